@@ -316,10 +316,10 @@ Value Converter::convert_tensor(const Work& work, const Task& task, const Type& 
   PyObject* object = task.object.ptr();
   Owned made;
   try {
-    bool number = PyFloat_CheckExact(object) || PyLong_Check(object);
+    bool plain = PyFloat_CheckExact(object) || PyLong_Check(object) || PyList_Check(object);
     PyTensor* tensor;
-    if (number || (nb::try_cast(task.object, tensor, false) && tensor != nullptr))
-      made = Owned(from_python(task.object, number ? static_cast<uint8_t>(type.dtype) : any_dtype, false));
+    if (plain || (nb::try_cast(task.object, tensor, false) && tensor != nullptr))
+      made = Owned(from_python(task.object, plain ? static_cast<uint8_t>(type.dtype) : any_dtype, false));
     else
       made = Owned(Value::of(lent_tensor(task.object, any_dtype, type.bytes >= 0 && type.bytes <= small_array)));
   } catch (const Error& error) {
@@ -443,6 +443,16 @@ const Value* Converter::ready(nb::handle object, uint32_t type) {
   return type_at(type).kind >= Type::adt && nb::try_cast(object, value, false) && value != nullptr ? &value->get() : nullptr;
 }
 
+// The shape of a nested list; none where it has no single one.
+nb::object listed_shape(nb::handle list) {
+  try {
+    return nb::module_::import_("numpy").attr("shape")(list);
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_ValueError)) throw;
+    return nb::none();
+  }
+}
+
 // What tensors among the arguments say of sizes with names: `bound` lists argument, axis and size as types have it.
 Sizes Converter::sizes_of(nb::handle objects, nb::tuple bound) {
   Sizes sizes;
@@ -457,7 +467,7 @@ Sizes Converter::sizes_of(nb::handle objects, nb::tuple bound) {
     if (known_elements(given, &found)) {
       if (axis < found.axes) value = found.sizes[axis];
     } else {
-      nb::object shape = nb::getattr(given, "shape", nb::none());
+      nb::object shape = PyList_Check(given.ptr()) ? listed_shape(given) : nb::getattr(given, "shape", nb::none());
       if (PySequence_Check(shape.ptr()) && axis < PySequence_Size(shape.ptr())) nb::try_cast(nb::object(shape[axis]), value);
     }
     if (value < 0 || sizes.at(size) >= 0) continue;  // what is wrong with it is found where the entry checks it

@@ -170,6 +170,16 @@ nb::object tuples_to_python(Value value) {
   return out;
 }
 
+// A nested list of numbers as an array, which takes the dtype where that holds them.
+static nb::object array_of_list(nb::handle list, DType dtype) {
+  try {
+    return nb::module_::import_("relay.ir.call_arguments").attr("array_of_list")(list, dtype_name(dtype));
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_ValueError)) throw;
+    fail(Status::invalid_argument, "%s", nb::cast<std::string>(nb::str(error.value())).c_str());
+  }
+}
+
 Value from_python(nb::handle object, uint8_t dtype, bool donate) {
   KnownElements known;
   if (known_elements(object, &known) && (dtype == any_dtype || static_cast<DType>(dtype) == known.dtype))
@@ -196,6 +206,11 @@ Value from_python(nb::handle object, uint8_t dtype, bool donate) {
     if (dtype != any_dtype)
       fail(Status::invalid_argument, "expected a tensor of %s, found a tuple", dtype_name(static_cast<DType>(dtype)));
     return adt_from_sequence(tuple_tag, object);
+  }
+  nb::object listed;
+  if (PyList_Check(object.ptr()) && dtype != any_dtype) {
+    listed = array_of_list(object, static_cast<DType>(dtype));
+    object = listed;
   }
   Tensor* made = lent_tensor(object, dtype, false);
   if (made->rank > 0) return Value::of(made);

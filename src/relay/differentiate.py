@@ -211,18 +211,21 @@ def evaluate(
     *args: object,
     entry: str = "main",
     recursion_limit: int = interpreter.RECURSION_LIMIT,
+    **named: object,
 ) -> object:
     """The value of ``@entry`` applied to the arguments, by the definitional interpreter; derivatives are taken first. A function is a
     module's ``@main``.
 
-    Arguments are arrays (anything `numpy.asarray` takes; of exactly the parameter's dtype, except plain Python numbers),
-    tuples, lists for ``List``, ``None`` or a value for ``Option``, and algebraic values. Results are NumPy arrays (rank 0
-    for scalars), tuples, lists, ``None`` or a value, and `AdtValue`. ``recursion_limit`` bounds the number of pending
-    calls.
+    Arguments, by place and behind these by name, are arrays (anything `numpy.asarray` takes; of exactly the parameter's dtype, except
+    plain Python numbers and nested lists of them), tuples, lists for ``List``, ``None`` or a value for ``Option``, and algebraic values.
+    Results are NumPy arrays (rank 0 for scalars), tuples, lists, ``None`` or a value, and `AdtValue`. ``recursion_limit`` bounds the
+    number of pending calls.
 
     Raises ShapeError and TypeError_ for arguments that do not fit and for sizes that disagree at run time,
     CompileError for what has no derivative, ExecutionError for a match without a matching clause and for recursion that
     is too deep.
     """
     module = program if isinstance(program, Module) else as_module(program)
-    return interpreter.evaluate(differentiated(module, entry), *args, entry=entry, recursion_limit=recursion_limit)
+    return interpreter.evaluate(
+        differentiated(module, entry), *args, entry=entry, recursion_limit=recursion_limit, named=named
+    )

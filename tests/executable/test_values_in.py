@@ -155,7 +155,8 @@ def @main(%x: Tensor[(2,), float32], %by: float32, %pair: (float32, float32)) ->
             np.ones(2),
             r"argument %x of @main: expected float32, found float64\s+hint: convert it: x.astype\('float32'\)",
         ),
-        ([1.0, 2.0], r"argument %x of @main: .* list, .*\s+hint: give a NumPy array or a DLPack tensor of float32"),
+        ({1.0, 2.0}, r"argument %x of @main: .* set, .*\s+hint: give a NumPy array or a DLPack tensor of float32"),
+        (["a", "b"], r"argument %x of @main: expected float32, found a list of str"),
         (None, r"argument %x of @main"),
     ],
 )

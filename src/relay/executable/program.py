@@ -88,9 +88,10 @@ class Executable:
     """A compiled program. ``exe(x, w=w)`` calls ``@main``, with arguments by place or by name; `run` any entry. Threads may share one
     executable.
 
-    A call takes NumPy arrays or DLPack tensors of the declared dtypes and shapes (numbers for rank 0; tuples, lists for ``List``,
-    None or a value for ``Option``, `AdtValue`s) and gives `relay.Tensor`s, which NumPy reads without copying. Arrays are read where they
-    lie, and may be written again after the call: a result that is a view of one is a copy.
+    A call takes NumPy arrays or DLPack tensors of the declared dtypes and shapes (numbers for rank 0, and nested lists of numbers, take the
+    declared dtype if that holds them; tuples, lists for ``List``, None or a value for ``Option``, `AdtValue`s) and gives
+    `relay.Tensor`s, which NumPy reads without copying. Arrays are read where they lie, and may be written again after the call: a result
+    that is a view of one is a copy.
     Raises ShapeError, TypeError_ or ArgumentError for arguments that do not fit, ExecutionError for a failure while running.
     """
 

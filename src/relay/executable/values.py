@@ -1,6 +1,7 @@
 """Values in and out of an executable, by the types that travel with it.
 
-A tensor is anything NumPy or DLPack understands; a tuple is a tuple; a Python list is a ``List``; ``None`` is ``None()`` and anything
+A tensor is anything NumPy or DLPack understands, or a nested list of numbers, which takes the type's dtype if that holds them; a tuple is
+a tuple; where a ``List`` is expected a Python list is one; ``None`` is ``None()`` and anything
 else ``Some`` where an ``Option`` is expected; other algebraic values are `AdtValue`s. Fields of algebraic values are checked
 against their types on the way in (`relay._runtime.Converter`), because compiled code trusts them. Everything is iterative: a list
 may be long and a tree deep.
@@ -17,6 +18,7 @@ from relay.executable.bytecode import DTYPE_CODES
 from relay.executable.numbered import Numbered
 from relay.executable.runtime import _runtime
 from relay.executable.sizes import NamedSizes, Size, names_in, size_text, with_sizes
+from relay.ir.call_arguments import placed
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.value import AdtValue
 
@@ -74,19 +76,7 @@ class Signature:
     def placed(self, args: Sequence[object], named: Mapping[str, object]) -> list[object]:
         """The arguments in the order of the parameters, those given by name behind the others. Raises TypeError_ for a name that no
         parameter has, that is given twice, or that is missing."""
-        names = [p["name"] for p in self.params]
-        placed = dict(zip(names, args, strict=False))
-        for name, arg in named.items():
-            if name not in names:
-                known = ", ".join(f"%{n}" for n in names) or "none"
-                raise TypeError_(f"@{self.name} has no parameter %{name}", hint=f"its parameters: {known}")
-            if name in placed:
-                raise TypeError_(f"@{self.name}: the argument %{name} is given twice")
-            placed[name] = arg
-        missing = [f"%{n}" for n in names if n not in placed]
-        if missing:
-            raise TypeError_(f"@{self.name} lacks {', '.join(missing)}")
-        return [placed[n] for n in names]
+        return placed(self.name, [p["name"] for p in self.params], args, named)
 
     def about(self, error: RelayError) -> RelayError:
         """An error of the runtime's about an argument, which it knows by its number, as one about the parameter."""

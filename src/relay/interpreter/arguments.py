@@ -6,30 +6,35 @@ an array must have exactly it. A list is a ``List``, ``None`` or a value an ``Op
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from relay.interpreter.sizes import Unsettled, check_sizes, settle, size_checks
 from relay.interpreter.values import Array, Closure, ConstructorValue, OperatorValue, Reference, Value
+from relay.ir.call_arguments import adopted, placed
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.dim import DimVar
-from relay.ir.dtypes import holds, numpy_dtype
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Function
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
-from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type, is_float
+from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type
 from relay.ir.value import AdtValue
 from relay.typing.substitution import substitute
 from relay.typing.text import shape_text, type_text
 
 
-def argument_values(module: Module, function: Function, name: str, args: Sequence[object]) -> list[Value]:
-    """The arguments of a call of ``@name`` from Python, as values.
+def argument_values(
+    module: Module, function: Function, name: str, args: Sequence[object], named: Mapping[str, object]
+) -> list[Value]:
+    """The arguments of a call of ``@name`` from Python, by place and behind these by name, as values.
 
     Raises TypeError_ for a wrong number of arguments, kind of value or dtype, ShapeError for a wrong rank or size, naming the parameter.
     """
+    if named:
+        args = placed(name, [p.name for p in function.params], args, named)
     if len(args) != len(function.params):
         wanted = ", ".join(f"%{p.name}: {_parameter_text(p.ty or p.annotation)}" for p in function.params)
         raise TypeError_(f"@{name} takes {len(function.params)} arguments ({wanted}), not {len(args)}", function.span)
@@ -161,14 +166,13 @@ def _inside(what: str, constructor: str, index: int) -> str:
 
 def _adopt(given: object, array: Array, dtype: str, what: str) -> Array:
     """Plain Python numbers take the parameter's dtype when it can hold them; arrays never change theirs."""
-    plain = not hasattr(given, "dtype") and not hasattr(given, "__dlpack__")
-    kind = array.dtype.kind
-    if plain and ((kind in "fiu" and is_float(dtype)) or (kind in "iu" and dtype not in ("bool",))):
-        with np.errstate(all="ignore"):
-            out = array.astype(numpy_dtype(dtype))
-            if holds(out, array):
-                return out
-        raise TypeError_(f"{what}: {given!r} does not fit {dtype}")
+    if not hasattr(given, "dtype") and not hasattr(given, "__dlpack__"):
+        try:
+            out = adopted(array, dtype)
+        except OverflowError as error:
+            raise TypeError_(f"{what}: {given!r} {error}") from None
+        if out is not None:
+            return out
     raise TypeError_(
         f"{what} has dtype {array.dtype.name if array.dtype.isnative else array.dtype} where {dtype} is expected",
         hint=f"convert it with .astype({dtype!r})",

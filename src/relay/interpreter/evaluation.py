@@ -8,9 +8,10 @@ evaluated as they are; nothing is compiled, and operators are evaluated from the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias, assert_never, cast
+from types import MappingProxyType
+from typing import Final, TypeAlias, assert_never, cast
 
 import numpy as np
 
@@ -75,14 +76,18 @@ RECURSION_LIMIT = 500_000
 Watch: TypeAlias = Callable[[Span | None, object], None]
 
 
+NO_NAMES: Final[Mapping[str, object]] = MappingProxyType({})
+
+
 def evaluate(
     module: Module,
     *args: object,
     entry: str = "main",
     recursion_limit: int = RECURSION_LIMIT,
     watch: Watch | None = None,
+    named: Mapping[str, object] = NO_NAMES,
 ) -> object:
-    """The value of ``@entry`` applied to the arguments.
+    """The value of ``@entry`` applied to the arguments, by place and behind these ``named`` ones.
 
     Arguments are arrays (anything `numpy.asarray` takes; of exactly the parameter's dtype, except plain Python numbers), tuples,
     lists for ``List``, ``None`` or a value for ``Option``, and algebraic values. Results are NumPy arrays (rank 0 for scalars),
@@ -95,7 +100,7 @@ def evaluate(
     function = module.function(entry)
     machine = Machine(module, recursion_limit, watch)
     try:
-        values = argument_values(module, function, entry, args)
+        values = argument_values(module, function, entry, args, named)
         result = machine.run(machine.global_closure(entry, None), values)
     except RelayError as error:
         error.with_source(module.sources)
