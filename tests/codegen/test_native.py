@@ -357,6 +357,22 @@ def test_private_accumulators() -> None:
             check(kernel, arrays, {var(M): rows, var(N): columns}, target)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_store_that_stands_twice_is_two(again: bool) -> None:
+    """A sum that goes on from lane to lane is one store: where the same object stands in two places, there are two."""
+    x, y = Buffer("x", (37,), "float32"), Buffer("y", (37,), "float32")
+    total = Buffer("total", (1,), "float32", "register")
+    i = Axis("i", 37)
+    at, zero = (i,), (Const(0, "int64"),)
+    step = Store(total, zero, binary("add", Load(total, zero, "float32"), Load(x, at, "float32")))
+    row = Seq((step, *([step] if again else []), Store(y, at, Load(total, zero, "float32"))))
+    loop = For(i, Const(37, "int64"), row, "vectorized")
+    body = Alloc(total, Seq((Store(total, zero, Const(0.0, "float32")), loop)))
+    numbers = np.arange(37, dtype=np.float32)
+    (out,) = check(Kernel("sums", (x,), (y,), (), body), [numbers, np.zeros(37, np.float32)])
+    assert np.array_equal(out, np.cumsum(numbers) * (2 if again else 1))
+
+
 def test_lanes_without_an_element_are_zero() -> None:
     """What memory of the function's own holds where nobody wrote may be subnormal: adding to that takes a hundred times as long."""
     a, s, acc = Buffer("a", (M, N), "float32"), Buffer("s", (N,), "float32"), Buffer("acc", (24,), "float32", "stack")

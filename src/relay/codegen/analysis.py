@@ -157,7 +157,8 @@ def _running(body: Stmt) -> dict[Buffer, BinaryOp]:
         if not isinstance(stmt, Store) or stmt.buffer.scope not in LOCAL or any(dim != 1 for dim in stmt.buffer.shape):
             continue
         step, buffer = running_step(stmt), stmt.buffer
-        if step is None or any(_touches(s, buffer) for s in statements(body) if s is not stmt):
+        # (Counted, since one store may stand in several places.)
+        if step is None or sum(_touches(s, buffer) for s in statements(body)) > 1:
             continue
         if any(_reads(s, buffer) for s in steps[n + 1 :]) and not any(_reads(s, buffer) for s in steps[:n]):
             out[buffer] = step[0]
