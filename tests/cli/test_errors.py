@@ -81,6 +81,8 @@ def test_bad_programs(tmp_path: Path, body: str, says: str) -> None:
         (["run", "GOOD", "--seed", "-1"], "must not be negative"),
         (["compile", "GOOD", "-o", "/"], "Is a directory"),
         (["compile", "GOOD", "-o", "GOOD"], "would replace the program"),
+        (["compile", "missing.relay", "-o", "GOOD"], "no such file: missing.relay"),
+        (["compile", "GOOD/x", "-o", "GOOD"], "no such file"),
         (["profile", "GOOD", "--plot", "r.bmp"], "pictures are .svg files"),
         (["bench", "GOOD", "--plot", "r.png"], "pictures are .svg files"),
         (["bench", "GOOD", "--seconds", "inf"], "must be a positive number"),

@@ -5,6 +5,7 @@ What one verb alone needs is imported in its function: `relay run` of a compiled
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -75,14 +76,15 @@ def compile(
     from relay.codegen.target import parse_target, runs_here
 
     start = time.perf_counter()
-    out = output or existing(file).with_suffix(".rlx")
-    if out.exists() and out.samefile(file):
+    existing(file)
+    out = output or file.with_suffix(".rlx")
+    if os.path.exists(out) and out.samefile(file):
         raise FileError(f"the output would replace the program {file}")
     options: dict[str, Any] = {"target": target, "opt_level": opt_level, "precision": precision, "cache": not no_cache}
     options.update(memory_budget=memory_budget, tune=tune, threads=threads)
     if file.suffix == ".rlx":
         compiling = {name: value for name, value in options.items() if name != "cache"}
-        refuse_options(existing(file), entry=entry, weights=weights, executor=executor, **compiling)
+        refuse_options(file, entry=entry, weights=weights, executor=executor, **compiling)
     if out.suffix in SUFFIXES:
         with progress(f"compiling {file}"):
             written = relay.build_library(read_module(file, weights, entry), out, entries=(entry,), **options)
