@@ -84,3 +84,13 @@ def test_effects_stay() -> None:
     module = typed(text)
     after = run(module, CompileMatch(), Sink())
     assert np.array_equal(np.asarray(evaluate(after, X, np.bool_(True))), 2 * X)
+
+
+def test_what_may_fail_goes_into_all_branches_or_none() -> None:
+    """A look-up in what may have no rows: it has to fail whichever branch is taken."""
+    x = X.reshape(2, 2)
+    look_up = "def @main[n: Dim](%x: Tensor[(n, 2), float32], %c: bool) { let %a = take(%x, 0i64, axis=0);"
+    after = sunk(f"{look_up} if (%c) {{ tanh(%a) }} else {{ exp(%a) }} }}", x)
+    assert top(after) == [] and operators(after).count("take") == 2
+    after = sunk(f"{look_up} let %b = tanh(%a); if (%c) {{ %b }} else {{ zeros(shape=[2]) }} }}", x)
+    assert top(after) == ["take"] and operators(after).count("tanh") == 1

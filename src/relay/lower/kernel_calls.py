@@ -60,9 +60,8 @@ class KernelCalls:
         self.barriers: dict[Block, bool] = {}  # what is known of blocks inside of others
         self.exchanged: frozenset[Result] = frozenset()  # results whose registers hold the memory that they are made in
         self.keeps = False  # whether the function is a loop whose memory stays from one iteration to the next
-        self.workspaces: dict[
-            int, int
-        ] = {}  # by device the register of the workspace that all kernels of such a loop use
+        # By device the register of the workspace that all kernels of such a loop use.
+        self.workspaces: dict[int, int] = {}
         self.placed: dict[Var, int] = {}  # by the variables of calls the keys of workspaces in arenas
 
     def device(self, var: Var) -> int:

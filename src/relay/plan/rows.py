@@ -78,9 +78,9 @@ def row_nest(builder: Builder, nest: Nest, long: Short | None = None) -> Stmt:
     if is_across is False and rows and (matrices := of_small_matrices(builder, nest, rows[-1])) is not None:
         builder.storage = dict(given)
         made = _across_matrices(builder, matrices)
+        as_it_was()
         if made is not None:
             return made
-        as_it_was()
     # Where the last of several rows and what is reduced turn out to be short, lanes run across the rows before; matrices that turn out
     # to be small have nothing for lanes along their rows.
     small = None

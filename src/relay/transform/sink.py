@@ -121,7 +121,12 @@ class _Sinker:
             places = uses.get(binding.var, set())
             if not 0 < len(places) <= _MOST_BRANCHES or len({at for at, _ in places}) != 1:
                 continue
-            if any(number is None for _, number in places) or not self._can_move(binding):
+            ((at, _), *_) = places
+            if any(number is None for _, number in places):
+                continue
+            if not self._can_move(binding) and not (
+                len(places) == len(nested_blocks(bindings[at].value)) and self._may_fail_there(bindings[position:at])
+            ):
                 continue
             gone.add(position)
             for place in places:
@@ -131,6 +136,14 @@ class _Sinker:
                     uses[atom].discard((position, None))
                     uses[atom] |= places
         return into, gone
+
+    def _may_fail_there(self, bindings: Sequence[Binding]) -> bool:
+        """Whether a call that may fail does nothing else, and what is behind it, up to a choice whose branches all use it, does not tell
+        where it fails."""
+        first, *rest = bindings
+        call = isinstance(first.value, Call) and isinstance(first.value.fn, OpRef) and first.var not in self.binders
+        fails = call and self.effects.of(first.value) is Effect.MAY_FAIL
+        return fails and all(self.effects.of(b.value) is Effect.PURE for b in rest)
 
     def _can_move(self, binding: Binding) -> bool:
         value = binding.value
