@@ -59,7 +59,7 @@ def products_of(
         if form is not None:
             lanes = builder.lanes([form.accumulate])
             narrow = is_narrow(form, lanes) and not is_streamable(form, ids, indices)
-            form = None if narrow or are_small(form, lanes) else form
+            form = None if narrow or are_small(form, lanes, indices) else form
         if form is not None:
             where = builder.storage.get((id(kept.origin), 0))
             strides = row_major(kept.stage.shape) if where is None else where.strides

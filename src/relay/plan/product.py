@@ -52,8 +52,8 @@ _DEEP = 64
 _NARROW = 4
 # Vectors of the widest tile that any schedule has.
 _WIDEST = 6
-# Rows, columns and sums of small matrices have at most so many elements, and a matrix that is made with lanes across it so many products;
-# sums of a multiple of so many are fast along their operands.
+# Rows, columns and sums of small matrices have at most so many elements, and one that is made with lanes across it, and is no vector, so
+# many products; sums of so many terms are fast along their operands.
 _SMALL, _FEW_PRODUCTS, _PART = 8, 32, 4
 # The left operand is widened beforehand where more panels than this would widen it.
 _WIDENED_FOR = 2
@@ -241,9 +241,9 @@ def is_narrow(form: Contraction, lanes: int) -> bool:
     return bool(form.batch) and few
 
 
-def are_small(form: Contraction, lanes: int) -> bool:
-    """Whether a product is one of many small matrices that is made faster with lanes across these (`relay.plan.short_rows`): sums are no
-    whole parts of a vector."""
+def are_small(form: Contraction, lanes: int, indices: Indices) -> bool:
+    """Whether a product is one of many small matrices that is made faster with lanes across these (`relay.plan.short_rows`): it has few
+    terms, and sums are short or do not go along both operands."""
     batch, sizes = size_of(form.batch), [size_of(axes) for axes in (form.rows, form.columns, form.reduced)]
     if form.guard is not None or form.parts is not None or (isinstance(batch, int) and batch < lanes):
         return False
@@ -251,7 +251,11 @@ def are_small(form: Contraction, lanes: int) -> bool:
     known = [n for n in sizes if isinstance(n, int)]
     if len(known) < len(sizes) or max(known) > _SMALL or any(dtype_bits(n.dtype) not in (32, 64) for n in reads):
         return False
-    return known[-1] == 1 or (prod(known) <= _FEW_PRODUCTS and known[-1] % _PART != 0)
+    rows, columns, terms = known
+    last = form.reduced[-1] if terms > 1 else None
+    along = last is not None and all(indices.coefficient(position_read(indices, n), last) == 1 for n in reads)
+    most = _FEW_PRODUCTS if min(rows, columns) > 1 else _SMALL * _SMALL
+    return last is None or (prod(known) <= most and not (along and terms >= _PART))
 
 
 def is_streamable(form: Contraction, constants: frozenset[int], indices: Indices) -> bool:
