@@ -116,6 +116,29 @@ def programs() -> Iterator[Program]:
         yield program(
             f"gradients of attention: {batch} x {length} x {depth}", f"sum({spelled} * %q)", shapes, gradients=True
         )
+    yield from small_matrices()
+
+
+def small_matrices() -> Iterator[Program]:
+    """Many matrices whose rows fill no vector."""
+    for n, rows, columns in ((2000, 4, 4), (2000, 3, 6), (2000, 5, 7)):
+        shapes: dict[str, tuple[int, ...]] = {"x": (n, rows, columns)}
+        for body in (
+            "nn.softmax(%x, axis=1)",
+            "logsumexp(%x, axis=[1])",
+            "%x / sqrt(sum(%x * %x, axis=[1], keepdims=True) + 1f)",
+        ):
+            yield program(f"{body}: {n} x {rows} x {columns}", body, shapes)
+            yield program(
+                f"gradients of {body}: {n} x {rows} x {columns}", f"sum(tanh({body}))", shapes, gradients=True
+            )
+    best = "max(expand_dims(%x, axis=2) + %w, axis=[1])"
+    yield program(f"{best}: 4000 x 6", best, {"x": (4000, 6), "w": (6, 6)})
+    for rows, columns, terms in ((2, 2, 2), (3, 3, 3), (3, 1, 3), (4, 1, 4), (6, 1, 6), (8, 8, 8)):
+        shapes, size = {"x": (4000, rows, terms), "y": (4000, columns, terms)}, f": 4000 x {rows} x {columns} x {terms}"
+        yield program(f"nn.batch_matmul(%x, %y){size}", "nn.batch_matmul(%x, %y)", shapes)
+        product = "sum(tanh(nn.batch_matmul(%x, %y)))"
+        yield program(f"gradients of {product}{size}", product, shapes, gradients=True)
 
 
 def build(commit: str, folder: Path) -> Path:
