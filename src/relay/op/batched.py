@@ -14,6 +14,7 @@ from relay import te
 from relay.ir.diagnostics import OperatorError
 from relay.ir.dim import Dim
 from relay.op.registry import AttrSpec, Operator, applied, derive_with, exists, get, returned
+from relay.op.support import grouped, tensors_of
 from relay.te.scalar import Axis, Load, Scalar, transform, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies
 
@@ -31,7 +32,7 @@ def batched(op: Operator) -> Operator:
         raise OperatorError(f"operator {op.name} has no batched form", hint="only pure tensor expressions have one")
 
     def define(*args: Any, mask: tuple[int, ...], **attrs: Any) -> te.Tensor | tuple[te.Tensor, ...]:
-        flat = [t for a in args for t in (a if isinstance(a, tuple) else (a,))]
+        flat = tensors_of(args)
         te.require(len(mask) == len(flat), f"the mask has {len(mask)} entries for {len(flat)} inputs")
         te.require(any(mask), "no input is batched")
         rows: Dim | None = None
@@ -44,9 +45,7 @@ def batched(op: Operator) -> Operator:
             rows = tensor.shape[0] if rows is None else te.require_equal(rows, tensor.shape[0], "the rows of a batch")
             inner.append(te.placeholder(tensor.name, tensor.shape[1:], tensor.dtype))
         assert rows is not None
-        given = iter(inner)
-        grouped = [tuple(next(given) for _ in a) if isinstance(a, tuple) else next(given) for a in args]
-        outputs, is_tuple = applied(op, grouped, attrs)
+        outputs, is_tuple = applied(op, grouped(args, inner), attrs)
         sources = {i.stage: t for i, t, on in zip(inner, flat, mask, strict=True) if on}
         lifted = _lift(outputs, sources, rows)
         return lifted if is_tuple else lifted[0]

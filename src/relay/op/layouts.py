@@ -15,6 +15,7 @@ from typing import Any
 from relay import te
 from relay.ir.diagnostics import OperatorError
 from relay.op.registry import AttrSpec, Operator, applied, derive_with, exists, get, operator, returned
+from relay.op.support import grouped, tensors_of
 from relay.te.layout import Layout, axis_letters, inherited, laid_out, layout_of
 from relay.te.tensor import Placeholder, Stage, Tensor
 
@@ -61,7 +62,7 @@ def laid_out_form(op: Operator) -> Operator:
         )
 
     def define(*args: Any, layouts: tuple[str, ...], **attrs: Any) -> te.Tensor | tuple[te.Tensor, ...]:
-        flat = [t for a in args for t in (a if isinstance(a, tuple) else (a,))]
+        flat = tensors_of(args)
         te.require(
             len(layouts) > len(flat), f"{len(layouts)} layouts are too few for {len(flat)} operands and a result"
         )
@@ -75,9 +76,7 @@ def laid_out_form(op: Operator) -> Operator:
             layout = _layout(text)
             inner.append(te.placeholder(tensor.name, layout.whole(tensor.shape), tensor.dtype))
             chosen[inner[-1].stage], sources[inner[-1].stage] = layout, tensor.stage
-        given = iter(inner)
-        grouped = [tuple(next(given) for _ in a) if isinstance(a, tuple) else next(given) for a in args]
-        outputs, is_tuple = applied(op, grouped, attrs)
+        outputs, is_tuple = applied(op, grouped(args, inner), attrs)
         wanted = layouts[len(flat) :]
         te.require(len(wanted) == len(outputs), f"{len(wanted)} layouts are given for {len(outputs)} results")
         # An operand that is passed on may be wanted in another layout than it has.

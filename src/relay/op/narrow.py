@@ -11,11 +11,12 @@ Both are derived from the operator's expression, so they are read, fused and pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from relay import te
 from relay.op.registry import AttrSpec, Input, Operator, applied, derive_with, exists, get, returned
+from relay.op.support import grouped, tensors_of
 from relay.te.bilinear import Bilinear, bilinear
 from relay.te.rewrite import rewrite_stage, rewritten
 from relay.te.scalar import Const, Load, Scalar, Select, cast, mentioned, select, substitute, wrap
@@ -34,7 +35,7 @@ def widened(op: Operator) -> Operator:
     tensor)."""
 
     def define(*args: Any, widened: tuple[str, ...], **attrs: Any) -> te.Tensor | tuple[te.Tensor, ...]:
-        flat = [t for a in args for t in (a if isinstance(a, tuple) else (a,))]
+        flat = tensors_of(args)
         te.require(len(widened) == len(flat), f"{len(widened)} dtypes are given for {len(flat)} operands")
         inner = [t if not d else te.placeholder(t.name, t.shape, d) for t, d in zip(flat, widened, strict=True)]
         outputs, is_tuple = applied(op, grouped(args, inner), attrs)
@@ -85,7 +86,7 @@ def scaled(op: Operator) -> Operator:
     operand (of a tuple's tensors each counts)."""
 
     def define(scale: te.Tensor, *args: Any, operand: int, **attrs: Any) -> te.Tensor:
-        flat = [t for a in args for t in (a if isinstance(a, tuple) else (a,))]
+        flat = tensors_of(args)
         te.require(0 <= operand < len(flat), f"there is no operand {operand} among {len(flat)}")
         outputs, _ = applied(op, grouped(args, flat), attrs)
         found = bilinear(flat, outputs)
@@ -115,12 +116,6 @@ def _times(scale: te.Tensor, operand: te.Tensor, product: Bilinear, read: Load) 
     return te.compute(
         stage.shape, lambda *i: sums[i] * substitute(whole, dict(zip(stage.axes, i, strict=True))), "scaled"
     )
-
-
-def grouped(args: Sequence[Any], flat: Sequence[te.Tensor]) -> list[Any]:
-    """Tensors as the operands ``args`` have them: those of a tuple together."""
-    given = iter(flat)
-    return [tuple(next(given) for _ in a) if isinstance(a, tuple) else next(given) for a in args]
 
 
 def _by_name(name: str) -> Operator | None:

@@ -16,6 +16,19 @@ DimLike = int | SymDim
 Axes = int | tuple[int, ...] | None
 
 
+def tensors_of(args: Sequence[te.Tensor | tuple[te.Tensor, ...]]) -> list[te.Tensor]:
+    """The tensors among an operator's operands, those of a tuple one by one."""
+    return [t for a in args for t in (a if isinstance(a, tuple) else (a,))]
+
+
+def grouped(
+    args: Sequence[te.Tensor | tuple[te.Tensor, ...]], tensors: Sequence[te.Tensor]
+) -> list[te.Tensor | tuple[te.Tensor, ...]]:
+    """As many tensors as `tensors_of` gives, as the operands ``args`` have them: those of a tuple together."""
+    given = iter(tensors)
+    return [tuple(next(given) for _ in a) if isinstance(a, tuple) else next(given) for a in args]
+
+
 def axis_of(axis: int, rank: int, what: str, *, extra: int = 0) -> int:
     """The axis as a number in ``[0, rank + extra)``; negative ones count from the end."""
     limit = rank + extra
