@@ -15,7 +15,7 @@ from typing import ClassVar, cast
 
 from relay import te
 from relay.ir.diagnostics import RelayError
-from relay.ir.dim import Dim, is_any, known_equal, shape_size
+from relay.ir.dim import Dim, known_equal, shape_size
 from relay.ir.dim_total import dim_typical
 from relay.ir.expr import Attr, Attrs, Binding, Block, Call, Expr, Function, OpRef, Proj, Tuple, Var, attrs_key
 from relay.ir.module import Module
@@ -37,6 +37,7 @@ from relay.transform.blocks import (
 from relay.transform.build import op_call, type_of
 from relay.transform.dims import first_binders
 from relay.transform.failing import effects_of_moving
+from relay.transform.matrix_products import is_sized, shape_of
 from relay.transform.simplify import reshaped
 from relay.transform.uses import use_counts
 from relay.typing.effects import Effects
@@ -356,9 +357,7 @@ def _name(call: Call) -> str:
 
 def _shape_of(e: Expr) -> tuple[Dim, ...] | None:
     """The sizes of a tensor, where each has a value or a name."""
-    ty = type_of(e)
-    sized = isinstance(ty, TensorType) and isinstance(ty.shape, tuple) and not any(map(is_any, ty.shape))
-    return cast("tuple[Dim, ...]", cast(TensorType, ty).shape) if sized else None
+    return shape_of(e) if is_sized(e) else None
 
 
 def _shape(e: Expr) -> tuple[Dim, ...]:
