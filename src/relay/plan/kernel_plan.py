@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from relay import te
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, shape_size
@@ -261,12 +260,10 @@ def _planned(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer, ...] = ()) 
         left = [n for n in nests if not n.is_empty]
         for parts, short in runs(builder, left, known=False):
             left = left[len(parts) :]
-            each = partial(seq_of, parts, short)
-            steps.append(each() if short is None else short_nests(builder, short, left, each))
+            one = None if short is None else short_nests(builder, short, left)
+            each = seq([nest(n, short) for n in parts])
+            steps.append(each if short is None or one is None else Branch(short.holds, one, each))
         return steps
-
-    def seq_of(parts: list[Nest], long: Short | None) -> Stmt:
-        return seq([nest(n, long) for n in parts])
 
     steps = made_of(nests)
     if outer is not None:

@@ -9,7 +9,7 @@ product is a nest of its own (with its epilogue, see `matrix`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from relay.ir.dim import Dim, known_equal, shape_size
@@ -41,6 +41,11 @@ class Nest:
     @property
     def row_extents(self) -> list[Dim]:
         return [a.extent for a in self.members[0].rows]
+
+    @property
+    def dtypes(self) -> list[str]:
+        """What its members compute in."""
+        return [d for m in self.members for d in m.kept.dtypes]
 
     def with_rows(self, count: int) -> Nest:
         """The nest with the first ``count`` of its rows, the others inside of them."""
@@ -76,7 +81,7 @@ def group(stages: list[Kept], indices: Indices, is_matrix: Callable[[Kept], bool
                 rows = _epilogue(kept, reads, target, indices) if latest >= 0 else None
             elif target is not None:
                 if latest >= 0:
-                    rows = _rows_byreads_of(kept, reads, target, indices)
+                    rows = _rows_by_reads(kept, reads, target, indices)
                     if rows is not None and target.is_elementwise and _against_memory(kept, rows):
                         rows = None
                     if kept.is_reduction and target.is_elementwise and not target.members[0].rows and own_rows(kept):
@@ -138,7 +143,14 @@ def reads_of(kept: Kept) -> list[tuple[Tensor, tuple[Scalar, ...]]]:
     return out
 
 
-def _rows_byreads_of(
+def read_at(made: Member, index: Sequence[Scalar], indices: Indices) -> list[Axis | None]:
+    """For each row of what is made the axis at which it is read, where that is one of the same extent."""
+    position = {a: n for n, a in enumerate(made.kept.stage.axes)}
+    axes = [(row, indices.as_axis(indices.poly(index[position[row]]))) for row in made.rows]
+    return [a if a is not None and known_equal(a.extent, row.extent) else None for row, a in axes]
+
+
+def _rows_by_reads(
     kept: Kept, reads: list[tuple[Tensor, tuple[Scalar, ...]]], target: Nest, indices: Indices
 ) -> list[Axis | None] | None:
     """For each row of the nest the stage's axis that is it (None: no longer a row); None where too few rows would
@@ -150,12 +162,9 @@ def _rows_byreads_of(
         member = members.get(id(tensor.stage))
         if member is None:
             continue
-        position = {a: n for n, a in enumerate(member.kept.stage.axes)}
         found: list[Axis | None] = []
-        for row in member.rows:
-            axis = indices.as_axis(indices.poly(index[position[row]]))
-            same = axis is not None and axis in allowed and known_equal(axis.extent, row.extent) and axis not in found
-            found.append(axis if same else None)
+        for axis in read_at(member, index, indices):
+            found.append(axis if axis in allowed and axis not in found else None)
         rows = found if rows is None else [a if a is b else None for a, b in zip(rows, found, strict=True)]
     if rows is None:
         return None
@@ -183,7 +192,7 @@ def _epilogue(
     element."""
     if isinstance(kept.stage, Scan) or kept.is_reduction:
         return None
-    rows = _rows_byreads_of(kept, reads, target, indices)
+    rows = _rows_by_reads(kept, reads, target, indices)
     whole = rows is not None and None not in rows and len(rows) == len(own_rows(kept))
     return rows if whole else None
 

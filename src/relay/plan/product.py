@@ -21,7 +21,9 @@ from relay.loop.target import Target
 from relay.plan.build import position, position_read
 from relay.plan.expand import Env, Expander
 from relay.plan.graph import loads
+from relay.plan.narrow_rows import turnable
 from relay.plan.reduction import initial
+from relay.plan.short_rows import FEW
 from relay.plan.space import Accesses, Space
 from relay.plan.stages import Contraction, Kept
 from relay.plan.tiles import PanelRun, Tile, panel_pitch, panel_runs, tile_for, uniform_runs
@@ -52,9 +54,9 @@ _DEEP = 64
 _NARROW = 4
 # Vectors of the widest tile that any schedule has.
 _WIDEST = 6
-# Rows, columns and sums of small matrices have at most so many elements, and one that is made with lanes across it, and is no vector, so
-# many products; sums of so many terms are fast along their operands.
-_SMALL, _FEW_PRODUCTS, _PART = 8, 32, 4
+# A small matrix that is made with lanes across it, and is no vector, has so many products at most; sums of so many terms are fast along
+# their operands.
+_FEW_PRODUCTS, _PART = 32, 4
 # The left operand is widened beforehand where more panels than this would widen it.
 _WIDENED_FOR = 2
 # Columns that repay a copy of the left operand: about two panels'.
@@ -249,12 +251,12 @@ def are_small(form: Contraction, lanes: int, indices: Indices) -> bool:
         return False
     reads = [n for side in (form.left, form.right) for n in loads(side)]
     known = [n for n in sizes if isinstance(n, int)]
-    if len(known) < len(sizes) or max(known) > _SMALL or any(dtype_bits(n.dtype) not in (32, 64) for n in reads):
+    if len(known) < len(sizes) or max(known) > FEW or not all(turnable(n.dtype) for n in reads):
         return False
     rows, columns, terms = known
     last = form.reduced[-1] if terms > 1 else None
     along = last is not None and all(indices.coefficient(position_read(indices, n), last) == 1 for n in reads)
-    most = _FEW_PRODUCTS if min(rows, columns) > 1 else _SMALL * _SMALL
+    most = _FEW_PRODUCTS if min(rows, columns) > 1 else FEW * FEW
     return last is None or (prod(known) <= most and not (along and terms >= _PART))
 
 

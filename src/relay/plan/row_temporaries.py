@@ -107,19 +107,13 @@ def repeated(
     builder: Builder, plans: Sequence[MemberPlan], temps: Sequence[Buffer], row: Axis, count: int
 ) -> list[Buffer]:
     """Temporaries with a place for each of several rows."""
-    mine = {id(t) for t in temps}
     at = builder.indices.poly(row)
     out: list[Buffer] = []
-    for plan in plans:
-        for n in range(len(plan.member.kept.dtypes)):
-            key = (id(plan.member.kept.origin), n)
-            where = builder.storage[key]
-            if id(where.buffer) not in mine:
-                continue
-            (size,) = where.buffer.shape
-            buffer = temporary(where.buffer.name, dim_mul(size, count), where.buffer.dtype)
-            out.append(buffer)
-            builder.storage[key] = Storage(buffer, where.strides, dim_mul(at, size))
+    for key, where in _stored(builder, plans, temps):
+        (size,) = where.buffer.shape
+        buffer = temporary(where.buffer.name, dim_mul(size, count), where.buffer.dtype)
+        out.append(buffer)
+        builder.storage[key] = Storage(buffer, where.strides, dim_mul(at, size))
     return out
 
 
@@ -129,19 +123,22 @@ def widened(
     """Temporaries with an element per lane; ``held``: those with nothing else are registers."""
     offset = builder.indices.poly(lane)
     wide: list[Buffer] = []
-    mine = {id(t) for t in temps}
-    for plan in plans:
-        for n in range(len(plan.member.kept.dtypes)):
-            key = (id(plan.member.kept.origin), n)
-            where = builder.storage[key]
-            if id(where.buffer) not in mine:
-                continue
-            count = dim_mul(where.buffer.shape[0], size)
-            buffer = temporary(where.buffer.name, count, where.buffer.dtype)
-            if held and count == size:
-                buffer = replace(buffer, scope="register")
-            elif buffer.scope == "register":
-                buffer = replace(buffer, scope="stack")
-            wide.append(buffer)
-            builder.storage[key] = Storage(buffer, tuple(dim_mul(s, size) for s in where.strides), offset)
+    for key, where in _stored(builder, plans, temps):
+        count = dim_mul(where.buffer.shape[0], size)
+        buffer = temporary(where.buffer.name, count, where.buffer.dtype)
+        if held and count == size:
+            buffer = replace(buffer, scope="register")
+        elif buffer.scope == "register":
+            buffer = replace(buffer, scope="stack")
+        wide.append(buffer)
+        builder.storage[key] = Storage(buffer, tuple(dim_mul(s, size) for s in where.strides), offset)
     return wide
+
+
+def _stored(
+    builder: Builder, plans: Sequence[MemberPlan], temps: Sequence[Buffer]
+) -> list[tuple[tuple[int, int], Storage]]:
+    """The outputs that are in temporaries, and where."""
+    mine = {id(t) for t in temps}
+    keys = (key for plan in plans for key in keys_of(plan.member.kept))
+    return [(key, where) for key in keys if id((where := builder.storage[key]).buffer) in mine]

@@ -11,7 +11,7 @@ with an accumulator per lane.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_mul, shape_size
@@ -45,7 +45,7 @@ _ROWS_TOGETHER, _LONGEST_TOGETHER = 4, 256
 
 def row_nest(builder: Builder, nest: Nest, long: Short | None = None) -> Stmt:
     """The loops of a nest with reductions or scans; ``long``: where that is not short."""
-    lanes, given = builder.lanes(d for m in nest.members for d in m.kept.dtypes), dict(builder.storage)
+    lanes, given = builder.lanes(nest.dtypes), dict(builder.storage)
     begun = _Begun.of(builder, nest)
     rows, plans, temps, work, emitter = begun.rows, begun.plans, begun.temps, begun.work, begun.emitter
     env, storage = dict(emitter.env), dict(builder.storage)
@@ -160,9 +160,9 @@ class _Begun:
         return Accesses(found.polys, found.fixed | ordered | counted)
 
 
-def short_nests(builder: Builder, short: Short, later: Sequence[Nest], otherwise: Callable[[], Stmt]) -> Stmt:
-    """Several nests as one where all in it is short, and ``otherwise``. What they pass on to each other, and not to ``later`` ones, has
-    memory in the workspace only then."""
+def short_nests(builder: Builder, short: Short, later: Sequence[Nest]) -> Stmt:
+    """The loops of several nests as one, where all in it is short. What they pass on to each other, and not to ``later`` ones, is in the
+    workspace otherwise, and here with the lanes."""
     given = dict(builder.storage)
     read = {tensor_key(t) for n in later for m in n.members for t, _ in reads_of(m.kept)}
     for member in short.nest.members:
@@ -171,14 +171,14 @@ def short_nests(builder: Builder, short: Short, later: Sequence[Nest], otherwise
                 del builder.storage[key]
     made = _across_short(builder, short.nest)
     builder.storage = given
-    return Branch(short.holds, made, otherwise())
+    return made
 
 
 def _across_matrices(builder: Builder, nest: Nest) -> Stmt | None:
     """Lanes across the last of the rows, inside of which all is short: blocks of rows are turned where they can be. None: lanes would be
     loaded one by one, and nothing dear is computed."""
     begun = _Begun.of(builder, nest, in_results=False)
-    lanes = builder.lanes(d for m in nest.members for d in m.kept.dtypes)
+    lanes = builder.lanes(nest.dtypes)
     narrow = narrow_rows(begun.emitter, begun.plans, begun.rows, begun.temps, lanes, matrices=True)
     if narrow is not None:
         return turned(begun.emitter, narrow, begun.plans, begun.temps, begun.rows, begun.work)
@@ -186,15 +186,12 @@ def _across_matrices(builder: Builder, nest: Nest) -> Stmt | None:
 
 
 def _across_short(builder: Builder, nest: Nest) -> Stmt:
-    """Lanes across the last of the rows, inside of which all is short, as is known or found out when it runs. What members pass on has
-    memory of its own, lane beside lane: in a result rows lie behind each other."""
+    """Lanes across the last of the rows, inside of which all is found to be short when it runs. What members pass on has memory of its own,
+    lane beside lane: in a result rows lie behind each other."""
     begun = _Begun.of(builder, nest, in_results=False)
-    plans, emitter = begun.plans, begun.emitter
-    known = all(isinstance(a.extent, int) for p in plans for a in (*p.inner, *p.reduced))
-    if known or not builder.target.masked:
-        return across(emitter, plans, begun.temps, begun.rows, begun.work)
-    emitter.short = True
-    return held(emitter, plans, begun.temps, begun.rows, begun.work)
+    begun.emitter.short = builder.target.masked
+    way = held if builder.target.masked else across
+    return way(begun.emitter, begun.plans, begun.temps, begun.rows, begun.work)
 
 
 def _beside(emitter: Emitter, plans: Sequence[MemberPlan], given: Container[tuple[int, int]], row: Axis) -> bool:

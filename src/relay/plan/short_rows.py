@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from relay.ir.dim import Dim, known_equal
+from relay.ir.dim import Dim
 from relay.plan.build import Builder
 from relay.plan.expand import is_dear
-from relay.plan.nests import Member, Nest, reads_of
+from relay.plan.nests import Member, Nest, read_at, reads_of
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Scalar, compare, conjunction, extent_of, walk
 from relay.te.tensor import Scan, stage_bodies
@@ -41,7 +41,7 @@ class Short:
         if not rows or any(isinstance(m.kept.stage, Scan) for m in nest.members):
             return None
         inside = [[a.extent for a in (*m.inner, *m.kept.reduce_axes)] for m in nest.members]
-        line, lanes = rows[-1].extent, _lanes(builder, nest)
+        line, lanes = rows[-1].extent, builder.lanes(nest.dtypes)
         if not any(inside) or any(isinstance(size, int) and size > FEW for axes in inside for size in axes):
             return None
         most = max(prod(size if isinstance(size, int) else FEW for size in axes) for axes in inside)
@@ -70,23 +70,19 @@ class Short:
 def of_small_matrices(builder: Builder, nest: Nest, row: Axis) -> Nest | None:
     """A nest of small matrices of known sizes, for lanes across these: with the last of its rows, where they are less than half a vector,
     inside of the others. None: it is another nest, or rows that were short are part of a longer ``row``, the last one of its loops."""
-    rows, lanes = nest.members[0].rows, _lanes(builder, nest)
+    rows, lanes = nest.members[0].rows, builder.lanes(nest.dtypes)
     last = len(rows)
-    while last > 1 and is_short(rows[last - 1], lanes):
+    while last > 1 and _is_short(rows[last - 1], lanes):
         last -= 1
-    if last < len(rows) and not is_short(row, lanes):
+    if last < len(rows) and not _is_short(row, lanes):
         return None
     short = Short.of(builder, nest.with_rows(last))
     return short.nest if short is not None and not short.sizes else None
 
 
-def is_short(axis: Axis, lanes: int) -> bool:
+def _is_short(axis: Axis, lanes: int) -> bool:
     """Whether an axis is known to be less than half a vector."""
     return isinstance(axis.extent, int) and 2 * axis.extent < lanes
-
-
-def _lanes(builder: Builder, nest: Nest) -> int:
-    return builder.lanes(d for m in nest.members for d in m.kept.dtypes)
 
 
 def computes(nest: Nest) -> bool:
@@ -120,7 +116,8 @@ def _merged(first: Nest, second: Nest, indices: Indices) -> Nest | None:
     for reader in second.members:
         for tensor, index in reads_of(reader.kept):
             if (made := members.get(id(tensor.stage))) is not None:
-                found = _rows_alike(made, reader, index, indices)
+                number = {row: n for n, row in enumerate(reader.rows)}
+                found = [None if a is None else number.get(a) for a in read_at(made, index, indices)]
                 same = found if same is None else [a if a == b else None for a, b in zip(same, found, strict=True)]
     if same is None:
         return None
@@ -133,15 +130,3 @@ def _merged(first: Nest, second: Nest, indices: Indices) -> Nest | None:
             *(Member(m.kept, [m.rows[theirs] for _, theirs in rows]) for m in second.members),
         ]
     )
-
-
-def _rows_alike(made: Member, reader: Member, index: Sequence[Scalar], indices: Indices) -> list[int | None]:
-    """For each row of what is made the number of the reader's row that it is read at."""
-    number = {row: n for n, row in enumerate(reader.rows)}
-    position = {a: n for n, a in enumerate(made.kept.stage.axes)}
-
-    def alike(row: Axis) -> int | None:
-        axis = indices.as_axis(indices.poly(index[position[row]]))
-        return number.get(axis) if axis is not None and known_equal(axis.extent, row.extent) else None
-
-    return [alike(row) for row in made.rows]
