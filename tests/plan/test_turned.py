@@ -86,6 +86,33 @@ def test_what_stays_as_it_is() -> None:
     assert not is_turned(check(dense, {}))
 
 
+@pytest.mark.parametrize("columns", [N, 2, 7, 17, 40])
+@pytest.mark.parametrize("rows", [128, 189])
+def test_a_constant_by_few_columns_is_packed(columns: Any, rows: int) -> None:
+    """Columns need no whole vectors, and the constant is read once, in order: as rows by a constant are."""
+
+    def build(m: Maker, w: Expr, x: Expr, b: Expr, r: Expr) -> Expr:
+        return m("nn.gelu", m("add", m("add", m("nn.matmul", w, x), b), r))
+
+    given = [tensor((rows, 70)), tensor((70, columns)), tensor((rows, 1)), tensor((rows, columns))]
+    sizes = [{V: n} for n in (0, 1, 2, 7, 17, 64, 100)] if columns is N else [{}]
+    plan = check(primitive(given, build), *sizes, constants=frozenset({0}))
+    assert is_turned(plan) == (columns != 40) and len(plan.packs) == int(columns != 40)
+    assert not is_turned(check(primitive(given, build), *sizes))
+
+
+def test_a_batch_of_constants_by_few_columns_is_packed() -> None:
+    given = [tensor((3, 64, 80)), tensor((3, 80, N))]
+    fn = primitive(given, lambda m, w, x: m("einsum", Tuple((w, x)), equation="bmk,bkn->bmn"))
+    assert is_turned(check(fn, *({V: n} for n in (0, 1, 5, 33)), constants=frozenset({0})))
+
+
+def test_a_constant_by_columns_that_fill_vectors_or_of_few_terms_stays_as_it_is() -> None:
+    for rows, depth, columns in ((128, 70, 64), (128, 16, N), (20, 70, N)):
+        fn = primitive([tensor((rows, depth)), tensor((depth, columns))], lambda m, w, x: m("nn.matmul", w, x))
+        assert not is_turned(check(fn, *SOME, constants=frozenset({0})))
+
+
 @pytest.mark.parametrize(("places", "turned"), [(60, False), (6, True)])
 def test_few_rows_are_exchanged_where_less_is_packed(places: int, turned: bool) -> None:
     """Of 8 columns that lie behind each other an exchanged product has tiles of 8 rows."""

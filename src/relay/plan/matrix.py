@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from relay.ir.dim import dim_add
-from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, Stmt
 from relay.plan.build import Builder
 from relay.plan.depth_blocks import few_row_limits, outer_cut
@@ -33,7 +32,7 @@ from relay.plan.product_nest import ProductNest
 from relay.plan.register_tiles import is_direct
 from relay.plan.schedule import MODEL, Case, Schedule
 from relay.plan.side_by_side import MOST_ROWS, panels_at_once, side_by_side
-from relay.plan.tiles import PanelRun, narrow_runs, panel_pitch
+from relay.plan.tiles import PanelRun
 from relay.plan.whole_rows import DEEPEST, row_by_row, row_cut
 from relay.te.scalar import compare, extent_of
 
@@ -51,25 +50,11 @@ def matrix_nest(
     few = None if packed is not None or p.form.turned else few_rows(nest)
     rows = size_of(p.rows)
     if few is None:
-        return _of_any_width(nest, packed, schedule)
+        return _tiles(nest, packed, schedule)
     if isinstance(rows, int):
-        return few.nest() if rows <= few.most else _of_any_width(nest, None, schedule)
-    more = _of_any_width(nest, None, schedule, few.most + 1)
+        return few.nest() if rows <= few.most else _tiles(nest, None, schedule)
+    more = _tiles(nest, None, schedule, few.most + 1)
     return Branch(compare("le", extent_of(rows), few.most), few.nest(), more)
-
-
-def _of_any_width(nest: ProductNest, packed: Buffer | None, schedule: Schedule, fewest: int = 1) -> Stmt:
-    """The product by tiles. Of an unknown number of columns those that fit into a vector have narrow panels of their own: in one for any
-    number, most lanes would multiply what nobody asked for."""
-    p, target = nest.p, nest.builder.target
-    columns, lanes = size_of(p.columns), target.lanes(dtype_bits(p.form.accumulate))
-    wide = _tiles(nest, packed, schedule, fewest)
-    if isinstance(columns, int) or packed is not None or p.form.turned or p.form.guard is not None:
-        return wide
-    runs = narrow_runs(target, p.form.accumulate, size_of(p.rows), columns)
-    narrow = replace(p, tile=runs[0].tile, runs=runs, pitch=panel_pitch(target, p.form.accumulate, runs))
-    few = _tiles(replace(nest, p=narrow, env={}), None, schedule, fewest)
-    return Branch(compare("le", extent_of(columns), lanes), few, wide)
 
 
 def _tiles(nest: ProductNest, packed: Buffer | None, schedule: Schedule, fewest: int = 1) -> Stmt:

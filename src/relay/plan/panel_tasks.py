@@ -20,7 +20,7 @@ from relay.plan.task_loops import in_groups, k_outermost
 from relay.plan.task_rows import task_block
 from relay.plan.task_tiles import TaskTiles
 from relay.plan.there_and_back import is_kept_in_part, turned_round
-from relay.plan.tiles import PanelRun, tile_height
+from relay.plan.tiles import PanelRun, narrower, tile_height
 from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, minimum
 
 # Reading a panel takes as long as the multiply-adds of so many rows.
@@ -177,13 +177,30 @@ class PanelTasks:
     ) -> Stmt:
         """A panel, of whichever run it is, and a part of the rows."""
 
-        def of(run: PanelRun) -> Stmt:
+        def alike(run: PanelRun) -> Stmt:
             return self.tiles(run).task(variable(self.panel), variable(self.part), self.block, left, outer, group)
+
+        def of(run: PanelRun) -> Stmt:
+            body = alike(run)
+            # Of an unknown number of columns a last panel that has few is narrower: most lanes would multiply what nobody asked for.
+            for less in self._narrower(run):
+                _, across = self.tiles(run).columns(variable(self.panel))
+                body = Branch(compare("le", across, less.tile.columns), alike(less), body)
+            return body
 
         body = of(self.runs[-1])
         for run in reversed(self.runs[:-1]):
             body = Branch(compare("lt", self.panel, dim_add(run.number, run.count)), of(run), body)
         return body
+
+    def _narrower(self, run: PanelRun) -> list[PanelRun]:
+        """The runs that a panel of a run is of where it has few columns, widest first."""
+        p = self.nest.p
+        plain = self.packed is None and self.copied is None and self.deep is None and not p.form.turned
+        if isinstance(size_of(p.columns), int) or not plain or p.form.guard is not None:
+            return []
+        tiles = narrower(self.nest.builder.target, p.form.accumulate, self.rows, run.tile)
+        return [replace(run, tile=tile, apart=run.width) for tile in tiles]
 
     def tiles(self, run: PanelRun) -> TaskTiles:
         """What a task does with the panels of a run."""

@@ -109,7 +109,7 @@ class TaskTiles(RegisterTiles):
     def columns(self, panel: Scalar) -> tuple[Scalar, Scalar]:
         """The first column of a panel of the run, and how many there are."""
         run, width, columns = self.run, self.run.tile.columns, size_of(self.shared.p.columns)
-        first = binary("add", binary("mul", binary("sub", panel, run.number), width), run.column)
+        first = binary("add", binary("mul", binary("sub", panel, run.number), run.width), run.column)
         if not run.ragged:
             return first, Const(width, "int64")
         if run.count == 1 and isinstance(columns, int):

@@ -36,14 +36,20 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class PanelRun:
-    """``count`` neighbouring panels as wide as ``tile``: the first is panel ``number`` and begins at ``column``. ``ragged``: there may
-    be fewer columns in the last one."""
+    """``count`` neighbouring panels as wide as ``tile``, or as ``apart`` where that is given: the first is panel ``number`` and begins at
+    ``column``. ``ragged``: there may be fewer columns in the last one."""
 
     number: int
     count: Dim
     column: int
     tile: Tile
     ragged: bool
+    apart: int | None = None
+
+    @property
+    def width(self) -> int:
+        """How far apart the panels begin."""
+        return self.tile.columns if self.apart is None else self.apart
 
 
 def tile_for(target: Target, dtype: str, rows: Dim, columns: Dim, vectors: int | None = None) -> Tile:
@@ -125,11 +131,14 @@ def uniform_runs(target: Target, dtype: str, rows: Dim, columns: Dim) -> tuple[P
     return panel_runs(target, dtype, rows, columns, tile_for(target, dtype, rows, columns).columns // lanes)
 
 
-def narrow_runs(target: Target, dtype: str, rows: Dim, columns: Dim) -> tuple[PanelRun, ...]:
-    """The columns, no more than a vector has lanes, shared out over the narrowest panels: half a vector each where that saves time."""
+def narrower(target: Target, dtype: str, rows: Dim, tile: Tile) -> list[Tile]:
+    """The tiles that a last panel has of an unknown number of columns where it has fewer than ``tile``, widest first: whole vectors, and
+    half of one where that saves time. (Of unknown rows each has code for every height: whole vectors have to do.)"""
     lanes = target.lanes(dtype_bits(dtype))
-    width = lanes // 2 if has_halves(target) else lanes
-    return (PanelRun(0, ceil_div(columns, width), 0, Tile(_rows_of(target, 1, rows), width), ragged=True),)
+    vectors = range(tile.columns // lanes - 1, 0, -1)
+    out = [Tile(_rows_of(target, v, rows), v * lanes) for v in vectors]
+    halves = isinstance(rows, int) and has_halves(target)
+    return [*out, Tile(_rows_of(target, 1, rows), lanes // 2)] if halves else out
 
 
 def has_halves(target: Target) -> bool:

@@ -20,6 +20,7 @@ from relay.ir.dim import Dim, dim_mul, known_equal
 from relay.ir.types import dtype_bits
 from relay.loop.target import Target
 from relay.plan.build import position_read
+from relay.plan.graph import loads
 from relay.plan.product import Product, flat_position, panels, size_of
 from relay.plan.stages import Contraction, Kept
 from relay.plan.tiles import has_halves
@@ -42,6 +43,10 @@ _SHALLOW = 16
 # Fewer rows do not fill a tile; so many fill one just about, which is worth it only where it makes less to be packed.
 _FEWEST_ROWS = 4
 _FEW_ROWS = 8
+# Of a constant left operand: so many elements of k repay that results are turned, where so much of panels of its rows is full (one thread,
+# microseconds, a constant 768 x 768 by 768 x 1, 5, 17, 100: 100, 100, 327, 1311 and 28, 54, 178, 1039; 256 x 64 by 64 x 5, 64, 1000: 3.7,
+# 19.3, 295 and 2.9, 20.9, 325).
+_DEEP_OF_CONSTANT, _USED_OF_CONSTANT = 64, 0.9
 # Of operands that both lie along k: so much of the lanes of so many vectors at most, from so many vectors along k on, and with so many
 # times as many columns as rows. Elsewhere packing the columns, or dot products, takes no longer.
 _USED_ALONG_DEPTH, _MOST_VECTORS, _FEWEST_VECTORS_DEEP, _COLUMNS_TO_ROWS = 0.9, 4, 8, 2
@@ -78,6 +83,10 @@ def arranged(
     ):
         return _exchanged(form, form.columns, ())
     if len(form.columns) < 2:
+        held = all(isinstance(n.source, Tensor) and id(n.source.stage) in constants for n in loads(form.left))
+        along = held and not form.taps and steps[form.columns[0]] == 1 and memory[form.columns[0]] == 1
+        if along and isinstance(form.left, Load) and load is form.right and _repays_packing(form, lanes, target):
+            return _exchanged(form, form.columns, ())
         return form
     run = _joined(form.columns, steps)
     by_runs = replace(form, batch=(*form.batch, *form.columns[: -len(run)]), columns=tuple(run))
@@ -140,6 +149,18 @@ def _repays_turning(form: Contraction, lanes: int) -> bool:
     deep = depth >= _FEWEST_VECTORS_DEEP * lanes
     few = rows <= _MOST_VECTORS * lanes and rows * _COLUMNS_TO_ROWS <= columns
     return deep and few and _used(form.rows, lanes) >= _USED_ALONG_DEPTH
+
+
+def _repays_packing(form: Contraction, lanes: int, target: Target) -> bool:
+    """Whether a constant left operand is best packed, and a right one whose columns are runs in memory read an element at a time: the
+    few columns that there are, or are left of many, need no whole vectors then, and finished tiles are turned."""
+    columns, depth = size_of(form.columns), size_of(form.reduced)
+    if not isinstance(depth, int) or depth < _DEEP_OF_CONSTANT or _used(form.rows, 4 * lanes) < _USED_OF_CONSTANT:
+        return False
+    if not isinstance(columns, int):
+        return True
+    half = lanes // 2 if has_halves(target) else lanes
+    return columns > 1 and (columns <= half or _used(form.columns, half) < _USED_OF_CONSTANT)
 
 
 def _narrowest(axes: Sequence[Axis], lanes: int, target: Target) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_mul
 from relay.ir.types import dtype_bits
@@ -22,7 +22,7 @@ from relay.plan.product import narrow, size_of
 from relay.plan.product_nest import CHEAP_EPILOGUE, FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
 from relay.plan.row_shares import RowShares, part_of
-from relay.plan.tiles import Tile, narrow_runs, wide_tile
+from relay.plan.tiles import Tile, narrower, wide_tile
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_of, maximum, minimum, select
 
 # Numbers of rows that are done this way, and those of them that are one tile, also where tiles wait for caches: there up to so many
@@ -134,11 +134,6 @@ class Unpacked:
         if not nest.has_known_columns:
             # Neither is known, so no width can be right for a height: one tile for all saves half of the code.
             made: Stmt = _Tiles(nest, nest.p.tile, self.most, fewest=self.fewest).nest()
-            # But that one is mostly empty where the columns fit into a vector.
-            target, dtype, columns = nest.builder.target, nest.p.form.accumulate, size_of(nest.p.columns)
-            (run,) = narrow_runs(target, dtype, rows, columns)
-            narrow = _Tiles(nest, run.tile, self.most, fewest=self.fewest).nest()
-            made = Branch(compare("le", extent_of(columns), target.lanes(dtype_bits(dtype))), narrow, made)
         else:
             heights = range(self.fewest, one_tile + 1)
             one = [_Tiles(nest, _one_tile(nest, n), n, exactly=True).nest() for n in heights]
@@ -181,7 +176,13 @@ class _Tiles:
         part = Axis("part", 1 if shares is None else 1 << 16)
         if behind is None:
             first = number if isinstance(number, Const) else binary("mul", number, width)
-            body = self._panel(first, Const(0, "int64"), shared.across(first, width), part, shares)
+            across, nothing = shared.across(first, width), Const(0, "int64")
+            body = self._panel(first, nothing, across, part, shares)
+            if not shared.has_known_columns:
+                # A last panel that has few columns is narrower: most lanes would multiply what nobody asked for.
+                for tile in narrower(shared.builder.target, p.form.accumulate, rows, self.tile):
+                    less = replace(self, tile=tile)._panel(first, nothing, minimum(tile.columns, across), part, shares)
+                    body = Branch(compare("le", across, tile.columns), less, body)
         else:
             start, begin = Axis("start", 1 << 62), Axis("begin", behind.extent)
             body = Branch(
