@@ -30,6 +30,7 @@ from relay.plan.panel_tasks import PanelTasks
 from relay.plan.product import Product, size_of
 from relay.plan.product_nest import ProductNest
 from relay.plan.register_tiles import is_direct
+from relay.plan.row_groups import grouped_rows
 from relay.plan.schedule import MODEL, Case, Schedule
 from relay.plan.side_by_side import MOST_ROWS, panels_at_once, side_by_side
 from relay.plan.tiles import PanelRun
@@ -47,6 +48,8 @@ def matrix_nest(
     """
     nest = ProductNest(builder, p, members)
     nest.normalise()
+    if p.form.choice is not None:
+        return grouped_rows(nest, packed)
     few = None if packed is not None or p.form.turned else few_rows(nest)
     rows = size_of(p.rows)
     if few is None:

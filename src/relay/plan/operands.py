@@ -22,6 +22,7 @@ from relay.plan.product import (
     product,
     with_left,
 )
+from relay.plan.row_groups import by_groups
 from relay.plan.stages import Kept, contraction
 from relay.plan.turned import arranged, with_panels
 from relay.te.index import Indices
@@ -56,19 +57,23 @@ def products_of(
     products: dict[int, Product] = {}
     for kept in stages:
         form = None if id(kept.origin) in others else contraction(kept.stage, ids)
-        if form is not None:
+        grouped = None if form is None else by_groups(form)
+        if form is not None and grouped is None:
             lanes = builder.lanes([form.accumulate])
             narrow = is_narrow(form, lanes) and not is_streamable(form, ids, indices)
             form = None if narrow or are_small(form, lanes, indices) else form
         if form is not None:
             where = builder.storage.get((id(kept.origin), 0))
             strides = row_major(kept.stage.shape) if where is None else where.strides
-            best = form if form.guard is not None else arranged(kept, form, strides, indices, target, ids)
+            if grouped is not None:
+                best = grouped
+            else:
+                best = form if form.guard is not None else arranged(kept, form, strides, indices, target, ids)
             found = product(kept, best, indices, target, vectors, ids)
             if found is None and form.guard is not None:
                 out.append(kept)  # where its guard does not hold, there is no left operand to make
                 continue
-            if found is None:
+            if found is None and grouped is None:
                 found = product(kept, form, indices, target, vectors, ids)
             widened = found is not None and is_widened_before(found, target)
             laid = found is not None and is_laid_before(found, target, ids)
@@ -76,7 +81,7 @@ def products_of(
                 made, form = left_stage(as_it_lies(form) if laid else form, widened)
                 out.append(made)
                 kept = replace(kept, stage=with_left(kept, form))
-                found = product(kept, form, indices, target, vectors, ids)
+                found = product(kept, by_groups(form) or form, indices, target, vectors, ids)
                 assert found is not None, "a dense left operand can be read in place"
             products[id(kept.origin)] = found
         out.append(kept)
@@ -101,7 +106,9 @@ def packs_of(
     panels_of: dict[int, int] = {}
     for key, found in products.items():
         number = constant_operand(found.form, numbers)
-        if number is None or not {id(n) for n in loads(found.form.right)}.issuperset(readers[number]):
+        # Where rows choose among matrices, the stage reads the operand at what is chosen, and the form at any of them.
+        read = [found.form.right] if found.form.choice is None else stage_bodies(found.kept.stage)
+        if number is None or not {id(n) for root in read for n in loads(root)}.issuperset(readers[number]):
             continue
         packed = panels(found, indices)
         packs[number] = Pack(number, graph.inputs[number], packed, _layout_key(graph.inputs[number], packed))

@@ -46,6 +46,9 @@ class PanelTasks:
     panel: Axis = field(init=False)
     part: Axis = field(init=False)
 
+    def __post_init__(self) -> None:
+        self.panel = Axis("panel", self.panels)
+
     def divide(self, task_rows: int | None) -> None:
         """Decide how many rows are a part: about ``task_rows``, where that is not for the model to say."""
         nest, p, rows, tile = self.nest, self.nest.p, self.rows, self.runs[0].tile
@@ -62,7 +65,6 @@ class PanelTasks:
             limit = rows if isinstance(rows, int) else self.most
             others = self.outer if self.copied is not None else dim_mul(self.outer, self.panels)
             self.shares = RowShares.of(rows, limit, self.block, tile.rows, others, self.all_work)
-        self.panel = Axis("panel", self.panels)
         self.part = Axis("part", parts if self.shares is None else 1 << 16)
 
     @property
@@ -172,13 +174,23 @@ class PanelTasks:
 
     # -- one task
 
+    def of_rows(self, start: Scalar, count: Scalar, most: int) -> Stmt:
+        """A panel, of whichever run it is, and ``count`` rows (at most ``most``) from a row on."""
+        self.block = most
+        return self._task(rows=(start, count))
+
     def _task(
-        self, left: LeftBlock | None = None, outer: OuterBlock | None = None, group: PanelGroup | None = None
+        self,
+        left: LeftBlock | None = None,
+        outer: OuterBlock | None = None,
+        group: PanelGroup | None = None,
+        rows: tuple[Scalar, Scalar] | None = None,
     ) -> Stmt:
         """A panel, of whichever run it is, and a part of the rows."""
+        panel, part = variable(self.panel), variable(self.part) if rows is None else Const(0, "int64")
 
         def alike(run: PanelRun) -> Stmt:
-            return self.tiles(run).task(variable(self.panel), variable(self.part), self.block, left, outer, group)
+            return self.tiles(run).task(panel, part, self.block, left, outer, group, rows)
 
         def of(run: PanelRun) -> Stmt:
             body = alike(run)

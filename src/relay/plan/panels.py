@@ -33,6 +33,8 @@ class Panel:
     packed: Buffer | None
     made: Buffer | None
     at: Scalar | None = None
+    # Whether it is for one tile, which leaves nothing behind for others.
+    once: bool = False
 
     # -- elements
 

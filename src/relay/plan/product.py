@@ -153,9 +153,8 @@ def product(
             return None
     rows = shape_size(tuple(a.extent for a in form.rows))
     columns = shape_size(tuple(a.extent for a in form.columns))
-    pairs = (
-        _is_run(trial.groups[3], poly, indices) and not form.turned and form.guard is None and _in_pairs(form, target)
-    )
+    plain = not form.turned and form.guard is None and form.choice is None
+    pairs = plain and _is_run(trial.groups[3], poly, indices) and _in_pairs(form, target)
     apart: Dim | None = None
     if pairs and target.has_matrix_registers and _is_constant(form.right, constants):
         apart = _row_stride(form, trial, poly, indices)
@@ -300,7 +299,7 @@ def is_widened_before(p: Product, target: Target) -> bool:
     narrower = half or (target.outruns_caches and narrow(form.left) is not form.left)
     few = target.lanes(dtype_bits(form.accumulate)) if half else _WIDENED_FOR * p.tile.columns
     again = form.rows and not (isinstance(columns, int) and columns <= few)
-    plain = form.guard is None and not form.turned and not p.pairs
+    plain = form.guard is None and form.choice is None and not form.turned and not p.pairs
     return narrower and bool(again) and plain and is_float(form.accumulate)
 
 
@@ -309,7 +308,7 @@ def is_laid_before(p: Product, target: Target, constants: frozenset[int]) -> boo
     the time, which enough columns repay."""
     form, columns = p.form, size_of(p.form.columns)
     wide = not isinstance(columns, int) or columns >= _LAID_FOR
-    plain = form.guard is None and not form.turned and not p.pairs
+    plain = form.guard is None and form.choice is None and not form.turned and not p.pairs
     return (
         wide and plain and target.multiplies_pairs and _in_pairs(form, target) and _is_constant(form.right, constants)
     )

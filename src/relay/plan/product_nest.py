@@ -12,7 +12,20 @@ from dataclasses import dataclass, field, replace
 
 from relay.ir.dim import Dim, dim_add, dim_mod, dim_mul, dim_sub
 from relay.ir.types import dtype_bits
-from relay.loop.ir import LINE_BYTES, Behind, Branch, Buffer, For, LetScalar, Prefetch, Stmt, Store, Switch
+from relay.loop.ir import (
+    LINE_BYTES,
+    Behind,
+    Between,
+    Branch,
+    Buffer,
+    For,
+    LetScalar,
+    Prefetch,
+    Stmt,
+    Store,
+    Switch,
+    between,
+)
 from relay.loop.walk import statements
 from relay.plan.build import Builder, bound, ceiling, hoisted, position, seq, serial
 from relay.plan.expand import Env, cost
@@ -68,6 +81,8 @@ class ProductNest:
     members: Sequence[Member]
     # What the normalised axes are inside the statement being made.
     env: dict[Axis, Scalar] = field(default_factory=dict)
+    # The numbers of the rows, where tiles do not take them in their order.
+    order: Buffer | None = None
 
     def normalise(self) -> None:
         """Join and split the product's axes so that everything it accesses is linear in them where it can be."""
@@ -187,7 +202,7 @@ class ProductNest:
         p, indices = self.p, self.builder.indices
         found = LeftRows([], [])
         inside = {axis: self.env[axis] for axis in p.depth if axis in self.env}
-        divided = any(not isinstance(axis.extent, int) for axis in p.rows[1:])
+        divided = self.order is None and any(not isinstance(axis.extent, int) for axis in p.rows[1:])
         above: dict[Axis, Scalar] = {}
         for i in range(height):
             env = {axis: value for axis, value in self.env.items() if axis not in inside}
@@ -235,6 +250,11 @@ class ProductNest:
 
     def _name_rows(self, line: Scalar, env: dict[Axis, Scalar], bindings: list[tuple[Axis, Scalar]]) -> None:
         """Add the row axes at a row to an environment, as names for what takes computing."""
+        if self.order is not None:
+            rows = size_of(self.p.rows)
+            number = Between("number", rows, low=0, high=(binary("sub", extent_of(rows), 1),))
+            bindings.append(between(number, Load(self.order, (line,), "int64")))
+            line = number
         for axis, value in unflatten(self.p.rows, line).items():
             if isinstance(value, Axis):
                 env[axis] = value

@@ -92,6 +92,8 @@ class RegisterTiles:
     ) -> Stmt:  # fmt: skip
         """``height`` rows of a tile over all of k, in registers. With a ``block`` (its number, its length and where
         its partial sums are): over one block of k."""
+        if task.panel.once and task.panel.as_it_goes:
+            return self._in_registers(task, row, height, offset, block, finish, True)
         tile = self._in_registers(task, row, height, offset, block, finish, False)
         if not task.panel.as_it_goes:
             return tile
@@ -114,7 +116,7 @@ class RegisterTiles:
         copied: list[Stmt] = []
         if goes:
             begin = Const(0, "int64") if block is None else binary("mul", block[0], block[1])
-            copied = [task.panel.kept(lane, begin)]
+            copied = [] if task.panel.once else [task.panel.kept(lane, begin)]
             if self.packed is None:
                 copied.append(shared.ask_below(task.panel.first, width))
         shared.env = before

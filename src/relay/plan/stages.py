@@ -91,6 +91,8 @@ class Contraction:
     flipped: tuple[bool, bool] = (False, False)
     # What is summed up of each pair of elements, where that is no product.
     pairing: Pairing | None = None
+    # Which product of the batch a row is of, where each row is of one only (`relay.plan.row_groups`).
+    choice: Scalar | None = None
 
     def product(self, left: Scalar, right: Scalar) -> Scalar:
         """What is summed up: the product of an element of either operand, or what else is made of them."""

@@ -58,16 +58,21 @@ class TaskTiles(RegisterTiles):
         left: LeftBlock | None = None,
         outer: OuterBlock | None = None,
         group: PanelGroup | None = None,
+        rows: tuple[Scalar, Scalar] | None = None,
     ) -> Stmt:
-        """A panel of the run and ``block`` rows (or what is left of them), which ``left`` may have a copy of. With k outermost: over
-        the block ``outer`` of it. One of a ``group``: its sums alone, or its epilogue."""
+        """A panel of the run and ``block`` rows (or what is left of them), which ``left`` may have a copy of; or as many ``rows`` at most:
+        from where on, and how many. With k outermost: over the block ``outer`` of it. One of a ``group``: its sums alone, or its
+        epilogue."""
         shared, p = self.shared, self.shared.p
         width, depth = p.tile.columns, size_of(p.reduced)
         first, across = self.columns(panel)
-        if left is None:
+        names: list[tuple[Axis, Scalar]] = []
+        if rows is not None:
+            start, count = rows
+        elif left is None:
             start, count, names = part_of(part, size_of(p.rows), block, self.fewest, self.shares)
         else:
-            start, count, names = left.start, left.count, []
+            start, count = left.start, left.count
         buffers: list[Buffer] = []
         shared.env = {}
         blocks = outer.length if outer is not None else self._blocks
@@ -76,7 +81,8 @@ class TaskTiles(RegisterTiles):
             long = depth if blocks is None else dim_mul(blocks, size_of(p.reduced[1:]))
             made = temporary(shared.builder.fresh("panel"), dim_mul(long, p.pitch), p.form.accumulate)
             buffers.append(made)
-        columns = Panel(shared, panel, first, across, self.packed, made)
+        once = rows is not None and block == 1
+        columns = Panel(shared, panel, first, across, self.packed, made, once=once)
         size: Dim = block * width if blocks is not None or p.form.turned else p.tile.rows * width
         size = held_size(shared) if self.in_blocks else size
         held = temporary(shared.builder.fresh("tile"), size, p.form.accumulate)
