@@ -117,6 +117,7 @@ def programs() -> Iterator[Program]:
             f"gradients of attention: {batch} x {length} x {depth}", f"sum({spelled} * %q)", shapes, gradients=True
         )
     yield from small_matrices()
+    yield from matrices_by_columns()
 
 
 def small_matrices() -> Iterator[Program]:
@@ -139,6 +140,21 @@ def small_matrices() -> Iterator[Program]:
         yield program(f"nn.batch_matmul(%x, %y){size}", "nn.batch_matmul(%x, %y)", shapes)
         product = "sum(tanh(nn.batch_matmul(%x, %y)))"
         yield program(f"gradients of {product}{size}", product, shapes, gradients=True)
+
+
+def matrices_by_columns() -> Iterator[Program]:
+    """Constants by few columns, and rows that choose among eight matrices."""
+    for columns in (1, 2, 5, 17, 100):
+        shapes = {"w": (768, 768), "x": (768, columns)}
+        yield program(f"nn.matmul(%w, %x): 768 x 768 x {columns}", "nn.matmul(%w, %x)", shapes, ("w",))
+    for rows in (1, 4, 22, 64, 256):
+        choice = 'clip(cast(abs(%g) * 40f, dtype="int64"), a_min=0, a_max=7)'
+        body = f'einsum((%x, take(%w, {choice}, axis=0)), equation="nk,nkj->nj")'
+        given: dict[str, tuple[int, ...]] = {"x": (rows, 256), "g": (rows,), "w": (8, 256, 256)}
+        size = f": {rows} x 8 x 256 x 256"
+        yield program(f"rows that choose a constant matrix{size}", body, given, ("w",))
+        yield program(f"rows that choose their matrix{size}", body, given)
+        yield program(f"gradients of rows that choose their matrix{size}", f"sum(tanh({body}))", given, gradients=True)
 
 
 def build(commit: str, folder: Path) -> Path:

@@ -25,6 +25,7 @@ from relay.transform.fix_invariants import FixInvariants
 from relay.transform.fold_constants import FoldConstants
 from relay.transform.fold_maps import FoldMaps
 from relay.transform.fuse import FuseOps
+from relay.transform.gather_late import GatherLate
 from relay.transform.gather_sums import GatherSums
 from relay.transform.grow import GrowState
 from relay.transform.hoist import HoistOverTime
@@ -70,6 +71,7 @@ __all__ = [
     "FoldMaps",
     "FuseAttention",
     "FuseOps",
+    "GatherLate",
     "GatherSums",
     "Gradient",
     "GrowState",

@@ -19,7 +19,6 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from relay import te
 from relay.ir.diagnostics import RelayError
 from relay.ir.dim import shape_size
 from relay.ir.dtypes import numpy_dtype
@@ -29,12 +28,13 @@ from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType
 from relay.op import registry
 from relay.op.narrow import SCALED, WIDENED, can_narrow
-from relay.te.bilinear import Bilinear, bilinear, moved
+from relay.te.bilinear import Bilinear, moved
 from relay.te.scalar import Axis, Load, mentioned
 from relay.te.tensor import Compute
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, is_primitive, map_functions
 from relay.transform.build import constant, op_call, type_of
+from relay.transform.traced import product_of, traced_call
 
 Precision = Literal["float32", "bf16", "int8-weights"]
 # Elements of a weight below which there is nothing to gain.
@@ -162,7 +162,7 @@ class _Reducer:
         operands = [p for a in value.args for p in self._parts(a)]
         if len(operands) < 2 or all(_size(e) < _WORTH for e in operands):
             return value
-        product = _product(value, operands)
+        product = product_of(value, operands)
         if product is None or any(_dtype(operands[f.operand]) != "float32" for f in product.factors):
             return value
         found = self._reduced(value, operands, product)
@@ -240,7 +240,7 @@ class _Reducer:
 def _step(call: Call, output: int | None) -> _Step | None:
     if not _is_expression(call, "view") or any(isinstance(a.ty, TupleType) for a in call.args):
         return None
-    traced = _traced(call, call.args)
+    traced = traced_call(call, call.args)
     if traced is None or (output is None) is traced.is_tuple:
         return None
     tensor = traced.outputs[output or 0]
@@ -249,29 +249,6 @@ def _step(call: Call, output: int | None) -> _Step | None:
         return None
     assert isinstance(tensor.stage, Compute), "elements are read by a stage that computes"
     return _Step(call, output, place, tensor.stage.axes)
-
-
-def _product(call: Call, operands: Sequence[Expr]) -> Bilinear | None:
-    """What a call sums up, where that is products of two operands."""
-    traced = _traced(call, operands)
-    return None if traced is None else bilinear(traced.inputs, traced.outputs)
-
-
-def _traced(call: Call, operands: Sequence[Expr]) -> registry.Traced | None:
-    types = [type_of(e) for e in operands]
-    known = [
-        (t.shape, t.dtype)
-        for t in types
-        if isinstance(t, TensorType) and isinstance(t.shape, tuple) and isinstance(t.dtype, str)
-    ]
-    if len(known) < len(types):
-        return None
-    given = iter(known)
-    inputs = [[next(given) for _ in a.ty.fields] if isinstance(a.ty, TupleType) else next(given) for a in call.args]
-    try:
-        return registry.trace(registry.get(_name(call)), inputs, call.attrs)
-    except (te.Undetermined, te.DefinitionError):
-        return None
 
 
 def _is_expression(call: Call, *kinds: str) -> bool:
