@@ -36,7 +36,7 @@ def program(scores: str, kind: str = "int64", n: str = "") -> str:
     return text
 
 
-@pytest.mark.parametrize("kind", ["int64", "int32"])
+@pytest.mark.parametrize("kind", ["int64", "int32", "float32"])
 @pytest.mark.parametrize(
     ("scores", "window"),
     [
@@ -65,9 +65,10 @@ def test_windows_in_many_words(scores: str, window: str, kind: str) -> None:
     "scores",
     [f"where(logical_and({LATE}, {NEAR}), {SCORES}, -1e30f)", f"where(abs(%r - %c) <= 70LIT, {SCORES}, -1e30f)"],
 )
-def test_stored_windows(scores: str) -> None:
+@pytest.mark.parametrize("kind", ["int64", "float32"])
+def test_stored_windows(scores: str, kind: str) -> None:
     """A mask of a fixed length that was computed when the program was compiled."""
-    module = typed(program(scores, n="150"))
+    module = typed(program(scores, kind, n="150"))
     fold = FoldConstants(relay.pipeline.Runner(host_target(), Options()).primitive)
     found = run(module, NameDims(), Simplify(), fold, FuseAttention(), DeadCode())
     assert "window=[" in module_text(found)
@@ -85,11 +86,52 @@ def test_stored_windows(scores: str) -> None:
         f"where(%c < %r - 3LIT, {SCORES}, -1e30f)",
     ],
 )
-def test_other_masks_stay_masks(scores: str) -> None:
-    module = typed(program(scores))
+@pytest.mark.parametrize("kind", ["int64", "float32"])
+def test_other_masks_stay_masks(scores: str, kind: str) -> None:
+    module = typed(program(scores, kind))
     found = run(module, NameDims(), Simplify(), FuseAttention(), DeadCode())
     assert "window" not in module_text(found) and "causal" not in module_text(found)
     same_results(module, found, *operands(150))
+
+
+@pytest.mark.parametrize(
+    ("positions", "shown"),
+    [
+        ('cast({0}, dtype="float32") <= cast({1}, dtype="float32")', True),
+        ('cast({0} - {1}, dtype="float64") <= 0f64', True),
+        ('abs(cast({0}, dtype="float32") - cast({1}, dtype="float32")) < 70f', True),
+        ('cast(Dim[n], dtype="float32") - cast({0}, dtype="float32") >= cast(Dim[n] - {1}, dtype="float32")', True),
+        ('cast({0}, dtype="float16") <= cast({1}, dtype="float16")', False),
+        ('cast({0}, dtype="float32") <= cast({1}, dtype="float32") + 0.5f', False),
+        ('cast({0} * 1000i64, dtype="float32") <= cast({1} * 1000i64, dtype="float32")', False),
+        ('cast({0}, dtype="float32") <= cast({1}, dtype="float32") + 20000000f', False),
+        ('cast({0}, dtype="float32") <= inff', False),
+    ],
+)
+def test_positions_as_floats(positions: str, shown: bool) -> None:
+    """Floats that may have been rounded are no positions."""
+    module = typed(program(f"where({positions.format('%c', '%r')}, {SCORES}, -1e30f)"))
+    found = run(module, NameDims(), Simplify(), FuseAttention(), DeadCode())
+    assert ("window=[" in module_text(found) or "causal=True" in module_text(found)) == shown
+    same_results(module, found, *operands(150))
+
+
+@pytest.mark.parametrize("offset", ["", ' + cast(Dim[m - n], dtype="float32")'])
+def test_few_queries_of_many_keys_have_positions_of_integers(offset: str) -> None:
+    """Keys may be more than a float32 counts, where queries are few."""
+    few = (
+        HEAD.replace("[n: Dim]", "[n: Dim, m: Dim]")
+        .replace("%k: Tensor[(3, n", "%k: Tensor[(3, m")
+        .replace("%v: Tensor[(3, n", "%v: Tensor[(3, m")
+    )
+    text = f"""{few} {{
+      let %r = reshape(arange(stop=Dim[n], dtype="float32"), newshape=[-1, 1]){offset};
+      let %c = reshape(arange(stop=Dim[m], dtype="float32"), newshape=[1, -1]);
+      {BODY.format(scores=f"where(%c <= %r, {SCORES}, -1e30f)")} }}"""
+    module = typed(text)
+    found = run(module, NameDims(), Simplify(), FuseAttention(), DeadCode())
+    assert "window=[" not in module_text(found) and "causal=True" not in module_text(found)
+    same_results(module, found, operands(20)[0], *operands(150)[1:])
 
 
 def test_gradients_of_windows() -> None:

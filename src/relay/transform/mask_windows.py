@@ -9,7 +9,7 @@ row and a key, and what is asked of it is whether it compares the two.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from relay import te
 from relay.ir.diagnostics import RelayError
-from relay.ir.dim import Dim, dim_add, dim_sub
+from relay.ir.dim import Dim, DimVar, SymDim, dim_add, dim_sub, dim_vars
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, OpRef, Var
 from relay.ir.types import Type
 from relay.loop.walk import same
@@ -57,6 +57,8 @@ _MOST_COMPARISONS = 3
 # Operations behind a mask that are looked at.
 _MOST_STEPS = 32
 _INTEGERS = ("int32", "int64")
+# Whole numbers up to this are exact in a floating-point type; 16 bits are too few for positions.
+_EXACT = {"float32": 1 << 24, "float64": 1 << 53}
 _OTHERWISE = {"le": "gt", "lt": "ge", "ge": "lt", "gt": "le"}
 
 
@@ -103,9 +105,11 @@ def window_of(mask: Expr, definition: Definition, rows: Dim, keys: Dim) -> Windo
         return None
     # Seen is exactly what all comparisons say in one way.
     apart = dim_add(dim_sub(indices.axis(row), indices.axis(key)), dim_sub(keys, rows))
+    places = (indices.axis(row), indices.axis(key), *([rows] if isinstance(rows, SymDim) else []))
+    of = {v for d in places for v in dim_vars(d)} if rows == keys else ()
     before, after = list[int](), list[int]()
     for comparison, truth in zip(compared, ways[answers.index(seen)], strict=True):
-        rooms = _rooms(comparison, truth, indices)
+        rooms = _rooms(comparison, truth, of, indices)
         if rooms is None:
             return None
         for room in rooms:
@@ -213,10 +217,12 @@ def _band(data: Array, index: Sequence[Scalar]) -> Scalar | None:
 
 
 def _positions(data: Array, index: Sequence[Scalar]) -> Scalar | None:
-    """An element of stored integers that grow by the same along the one axis that has more than one, as arithmetic: of positions that
-    were computed when the program was compiled."""
+    """An element of stored whole numbers that grow by the same along the one axis that has more than one, as arithmetic: of positions
+    that were computed when the program was compiled."""
     wide = [n for n, size in enumerate(data.shape) if size != 1]
-    if len(wide) != 1 or str(data.dtype) not in _INTEGERS:
+    if len(wide) != 1 or str(data.dtype) not in (*_INTEGERS, *_EXACT):
+        return None
+    if str(data.dtype) in _EXACT and not np.all((data == np.trunc(data)) & (np.abs(data) < _EXACT[str(data.dtype)])):
         return None
     values = data.reshape(-1).astype(np.int64)
     steps = np.diff(values)
@@ -241,11 +247,63 @@ def _in_int64(node: Scalar) -> Scalar:
             return node
 
 
-def _rooms(decides: Compare, truth: bool, indices: Indices) -> list[Dim] | None:
-    """Polynomials that are all 0 or more exactly where the comparison of two integers has this answer."""
-    left, right = (transform(operand, _in_int64) for operand in (decides.a, decides.b))
-    if left.dtype != "int64" or right.dtype != "int64":
+def _whole(node: Scalar) -> Scalar | None:
+    """Floats that are made of positions by adding and subtracting, in the same way of integers; None for others."""
+    match node:
+        case Const():
+            value = float(node.value)
+            return Const(int(value), "int64") if value.is_integer() else None
+        case Cast():
+            inner = transform(node.a, _in_int64)
+            return inner if inner.dtype == "int64" else None
+        case Binary(op="mul") if isinstance(node.b, Const) and node.b.value == 1:  # an arange is made with its step
+            return _whole(node.a)
+        case Binary(op="add" | "sub"):
+            a, b = _whole(node.a), _whole(node.b)
+            return None if a is None or b is None else binary(node.op, a, b)
+        case Unary(op="abs" | "neg"):
+            a = _whole(node.a)
+            return None if a is None else unary(node.op, a)
+        case _:
+            return None
+
+
+def _is_exact(node: Scalar, of: Collection[DimVar], indices: Indices) -> bool:
+    """Whether floats made of integers are never rounded: no sum in them has more than three places or sizes ``of`` rows and keys in it.
+
+    Queries of as many keys as there are of them have fewer than 4 million, the quarter of what a float32 counts: else their scores would
+    take hours.
+    """
+    quarter = _EXACT[node.dtype] // 4
+    places, numbers = 0, 0
+    for part in walk(node):
+        if isinstance(part, Const) and part.dtype == node.dtype:
+            numbers += abs(int(part.value))
+        elif isinstance(part, Cast) and part.dtype == node.dtype:
+            sums = indices.poly(transform(part.a, _in_int64))
+            if isinstance(sums, int):
+                numbers += abs(sums)
+            for monomial, factor in sums.terms if isinstance(sums, SymDim) else ():
+                if not monomial:
+                    numbers += abs(factor)
+                elif len(monomial) == 1 and monomial[0][1] == 1 and monomial[0][0] in of:
+                    places += abs(factor)
+                else:
+                    return False
+    return places <= 3 and numbers <= quarter
+
+
+def _rooms(decides: Compare, truth: bool, of: Collection[DimVar], indices: Indices) -> list[Dim] | None:
+    """Polynomials that are all 0 or more exactly where the comparison of two positions has this answer; ``of``: see `_is_exact`."""
+    sides = (decides.a, decides.b)
+    if decides.a.dtype in _EXACT:
+        made = [_whole(side) for side in sides]
+        found = [m for m, side in zip(made, sides, strict=True) if m is not None and _is_exact(side, of, indices)]
+    else:
+        found = [m for side in sides if (m := transform(side, _in_int64)).dtype == "int64"]
+    if len(found) < 2:
         return None
+    left, right = found
     op = decides.op if truth else _OTHERWISE.get(decides.op)
     if op in ("ge", "gt"):
         left, right, op = right, left, "le" if op == "ge" else "lt"
