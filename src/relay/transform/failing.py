@@ -54,7 +54,7 @@ def asked_of(call: Call) -> frozenset[tuple[Dim, tuple[Dim, ...]]] | None:
 
 def _asked(call: Call, types: Sequence[Type], foreign: bool) -> frozenset[tuple[Dim, tuple[Dim, ...]]] | None:
     try:
-        graph = te_graph(_alone(call, types))
+        graph = te_graph(alone(call, types))
     except (RelayError, te.DefinitionError, te.Undetermined):
         return None  # a definition that refuses these sizes, which may be those of a call that is never made
     return None if foreign and may_read_outside(graph) else empty_axes.asked_of(graph.outputs)
@@ -74,7 +74,7 @@ def _may_be_empty(size: Dim) -> bool:
     return low is None or low < 1
 
 
-def _alone(call: Call, types: Sequence[Type]) -> Function:
+def alone(call: Call, types: Sequence[Type]) -> Function:
     """A primitive of nothing but a call."""
     params: list[Var] = []
 

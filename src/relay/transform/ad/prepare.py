@@ -8,6 +8,7 @@ from relay.ir.expr import Call, Expr, Function, Grad, OpRef, Var
 from relay.ir.module import Module, reachable
 from relay.ir.retype import substitute_types
 from relay.ir.walk import post_order
+from relay.transform.ad.chosen_numbers import ChosenNumbers
 from relay.transform.ad.one_call import one_call
 from relay.transform.ad.terms import tuple_of
 from relay.transform.base import Pass
@@ -66,8 +67,8 @@ def with_loops(module: Module, entries: tuple[str, ...] | str, levels: bool) -> 
     dead, inline = DeadFunctions(entries), Inline(entries=entries)
     passes: list[Pass] = [
         inline, CompileMatch(), LambdaLift(), dead, MergeDims(entries), Specialise(), inline, dead, FixInvariants(), dead,
-        Inline(max_bindings=60, entries=entries), DeadCode(), ShareSizes(entries),
-        NameDims(), Simplify(), CommonSubexpressions(), DeadCode(),
+        Inline(max_bindings=60, entries=entries), DeadCode(), MergeDims(entries), ShareSizes(entries),
+        NameDims(), Simplify(), CommonSubexpressions(), DeadCode(), ChosenNumbers(entries), DeadCode(),
         *([FoldMaps(), dead, BatchStructure(values=False), dead] if levels else []),
         HoistOverTime(True, entries), dead, inline, DeadCode(),
     ]  # fmt: skip
