@@ -84,6 +84,41 @@ def test_gradients_of_dynamic_programs_with_choices(up: str, side: str) -> None:
         assert difference(relay.evaluate(module, *arrays), exe(*arrays)) is None
 
 
+def drawn(rng: np.random.Generator, depth: int) -> str:
+    """A number made of the cell's neighbours: sums, extremes, products, look-ups and choices of such."""
+    kind = int(rng.integers(8)) if depth else int(rng.integers(8, 13))
+    a, b = (drawn(rng, depth - 1) for _ in range(2)) if depth else ("", "")
+    condition = ["%j == 0i64", "%i < 2i64", "%left > 0.1f", "floor_mod(%i + %j, 3i64) == 1i64", f"{ABOVE} > {BEFORE}"][
+        int(rng.integers(5))
+    ]
+    match kind:
+        case 0 | 1 | 2:
+            return f"{{ let %c = {condition}; if (%c) {{ {a} }} else {{ {b} }} }}"
+        case 3:
+            return f"{{ let %p = if ({condition}) {{ ({a}, {b}) }} else {{ ({b}, %left) }}; %p.0 - %p.1 }}"
+        case 4:
+            return f"({a} + {b})"
+        case 5:
+            return f"minimum({a}, {b})"
+        case 6:
+            return f"tanh({a} * {b})"
+        case 7:
+            return f"sigmoid({a} - {b})"
+        case _:
+            return [ABOVE, BEFORE, LEFT, "0.5f", "negative(%left)"][kind - 8]
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_drawn_dynamic_programs(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    text = grid(drawn(rng, 3), drawn(rng, 2), "tanh(%up + 0.5f * %side) + 0.1f * %mx")
+    module = relay.value_and_grad(relay.parse(text), argnums=(0, 1))
+    exe = relay.compile(module, check_memory=True)
+    for n, m in ((4, 5), (0, 2), (2, 0), (1, 1)):
+        arrays = [rng.standard_normal((n, m)).astype("float32") for _ in range(2)]
+        assert difference(relay.evaluate(module, *arrays), exe(*arrays)) is None
+
+
 def test_what_has_no_elements_is_not_looked_up() -> None:
     """Loops that make no step look nothing up, in whatever order rows and columns are none."""
     module = relay.value_and_grad(relay.parse(grid(UPS[0], SIDES[0])), argnums=(0, 1))
