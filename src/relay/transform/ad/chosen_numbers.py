@@ -195,8 +195,8 @@ class _Walk:
         match value.fn.name:
             case "size_of":
                 size = value.attrs["size"]
-                assert isinstance(size, int | SymDim)
-                self.sizes[var] = size
+                if isinstance(size, int | SymDim):
+                    self.sizes[var] = size
                 self.counts.add(var)
             case "add" if self._is_count(args[0]) and isinstance(args[1], Constant) and self._is_count(args[1]):
                 if int(args[1].data) <= _GREATEST_STEP:
