@@ -5,6 +5,9 @@
 //   rows.update(state, rows, offsets, level, clause, dies)   -> state with the rows of one level replaced
 //   rows.room(state, offsets, level, clause, dies)           -> memory for the rows of one level: the state's own where nobody else reads it
 //   rows.scatter(state, rows, index, dies)                   -> state with the rows at these places replaced
+//   rows.add(table, rows, index, dies)                       -> table with rows added to those at these places
+//   rows.add_from(table, rows, begin, dies)                  -> table with rows added to those from begin on
+//   rows.clear(table, begin, like, dies)                     -> table with zeros in the rows from begin on, as many as like has
 //   rows.empty(offsets, clause, shape, dtype, number)        -> room for all rows of a function
 //   rows.repeat(data, offsets, level, clause)                -> data for each row of one level
 //   rows.segment_sum(init, values, starts, offsets, level, clause, backwards)  -> init plus the sum of each row's segment, in order
@@ -22,6 +25,9 @@ Value rows_slice(const Value* arguments);
 Value rows_update(const Value* arguments);
 Value rows_room(const Value* arguments);
 Value rows_scatter(const Value* arguments);
+Value rows_add(const Value* arguments);
+Value rows_add_from(const Value* arguments);
+Value rows_clear(const Value* arguments);
 Value rows_empty(const Value* arguments);
 Value rows_repeat(const Value* arguments);
 Value rows_segment_sum(const Value* arguments);

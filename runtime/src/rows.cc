@@ -212,6 +212,89 @@ Value sums_of_segments(const char* me, const Value& start, const Value& given, T
   return out.take();
 }
 
+// Rows to add to those of a table at `index` (clipped to the rows there are), or from row `first` on where that is null, in order.
+template <class T>
+struct Additions {
+  T* table;
+  const T* rows;
+  const int64_t* index;
+  int64_t first, count, width, last;
+};
+
+template <class T, int64_t bytes>
+[[gnu::always_inline]] inline void add_by(const Additions<T>& a) {
+  typedef T Vector __attribute__((vector_size(bytes)));
+  constexpr int64_t lanes = bytes / static_cast<int64_t>(sizeof(T));
+  for (int64_t r = 0; r < a.count; ++r) {
+    T* to = a.table + (a.index == nullptr ? a.first + r : std::clamp<int64_t>(a.index[r], 0, a.last)) * a.width;
+    const T* from = a.rows + r * a.width;
+    int64_t j = 0;
+    for (; j + lanes <= a.width; j += lanes) {
+      Vector sum, more;
+      std::memcpy(&sum, to + j, sizeof sum);
+      std::memcpy(&more, from + j, sizeof more);
+      sum += more;
+      std::memcpy(to + j, &sum, sizeof sum);
+    }
+    for (; j < a.width; ++j) to[j] = static_cast<T>(to[j] + from[j]);
+  }
+}
+
+#if defined(__x86_64__)
+template <class T>
+[[gnu::target("avx512f,avx512bw")]] void add_in_long_vectors(const Additions<T>& a) {
+  add_by<T, 64>(a);
+}
+template <class T>
+[[gnu::target("avx2")]] void add_in_vectors(const Additions<T>& a) {
+  add_by<T, 32>(a);
+}
+#endif
+
+template <class T>
+void add_rows(const Additions<T>& a) {
+#if defined(__x86_64__)
+  static const bool has_avx512 = cpu_has("avx512f") && cpu_has("avx512bw"), has_avx2 = cpu_has("avx2");
+  if (has_avx512) return add_in_long_vectors(a);
+  if (has_avx2) return add_in_vectors(a);
+#endif
+  add_by<T, 16>(a);
+}
+
+// Whether these are rows as the table has them.
+bool are_rows_of(Tensor* table, Tensor* rows) {
+  return table->dtype == rows->dtype && table->rank == rows->rank &&
+         std::equal(rows->shape() + 1, rows->shape() + rows->rank, table->shape() + 1);
+}
+
+// The first of so many rows of a table, which a scalar says.
+int64_t first_row(const char* me, Tensor* table, const Value& begin, int64_t count) {
+  int64_t first = to_int64(begin);
+  if (first < 0 || first > table->shape()[0] - count)
+    fail(Status::failed, "%s: there are no %lld rows from %lld on in %lld", me, static_cast<long long>(count),
+         static_cast<long long>(first), static_cast<long long>(table->shape()[0]));
+  return first;
+}
+
+Value added(const char* me, Tensor* table, Tensor* rows, Tensor* index, int64_t first, const Value& dies) {
+  int64_t count = rows->shape()[0], width = count_elements(rows->rank - 1u, rows->shape() + 1);
+  if (count == 0 || width == 0) {
+    retain(static_cast<Object*>(table));
+    return Value::of(table);
+  }
+  Owned out(Value::of(writable(table, dies)));
+  auto run = [&]<class T>(T*) {
+    add_rows<T>({data<T>(as_tensor(out.get())), data<T>(rows), index == nullptr ? nullptr : data<int64_t>(index), first,
+                 count, width, table->shape()[0] - 1});
+  };
+  switch (table->dtype) {
+    case DType::float32_: run(static_cast<float*>(nullptr)); break;
+    case DType::float64_: run(static_cast<double*>(nullptr)); break;
+    default: fail(Status::failed, "%s does not take tensors of %s", me, dtype_name(table->dtype));
+  }
+  return out.take();
+}
+
 }  // namespace
 
 Value rows_slice(const Value* arguments) {
@@ -283,6 +366,35 @@ Value rows_scatter(const Value* arguments) {
   auto width = static_cast<size_t>(row_bytes(state));
   for (int64_t i = 0; i < count; ++i)
     std::memcpy(out->data() + static_cast<size_t>(to[i]) * width, rows->data() + static_cast<size_t>(i) * width, width);
+  return Value::of(out);
+}
+
+Value rows_add(const Value* arguments) {
+  constexpr const char* me = "rows.add";
+  Tensor *table = need_rows(arguments[0], me), *rows = need_rows(arguments[1], me), *index = need_rows(arguments[2], me);
+  int64_t count = rows->shape()[0];
+  if (!are_rows_of(table, rows) || index->dtype != DType::int64_ || index->rank != 1 || index->shape()[0] != count)
+    fail(Status::failed, "%s: %s are not rows of %s, one for each of %s", me, describe(arguments[1]).c_str(),
+         describe(arguments[0]).c_str(), describe(arguments[2]).c_str());
+  if (count > 0 && table->shape()[0] == 0) fail(Status::failed, "%s: there are no rows to add to", me);
+  return added(me, table, rows, index, 0, arguments[3]);
+}
+
+Value rows_add_from(const Value* arguments) {
+  constexpr const char* me = "rows.add_from";
+  Tensor *table = need_rows(arguments[0], me), *rows = need_rows(arguments[1], me);
+  if (!are_rows_of(table, rows))
+    fail(Status::failed, "%s: %s are not rows of %s", me, describe(arguments[1]).c_str(), describe(arguments[0]).c_str());
+  int64_t first = first_row(me, table, arguments[2], rows->shape()[0]);
+  return added(me, table, rows, nullptr, first, arguments[3]);
+}
+
+Value rows_clear(const Value* arguments) {
+  constexpr const char* me = "rows.clear";
+  Tensor *table = need_rows(arguments[0], me), *like = need_rows(arguments[2], me);
+  int64_t count = like->shape()[0], first = first_row(me, table, arguments[1], count), width = row_bytes(table);
+  Tensor* out = writable(table, arguments[3]);
+  if (count > 0) std::memset(out->data() + first * width, 0, static_cast<size_t>(count * width));
   return Value::of(out);
 }
 

@@ -76,6 +76,7 @@ from relay.transform import (
     ReducePrecision,
     Rematerialise,
     RoomForRows,
+    RowsInPlace,
     RowViews,
     Simplify,
     Sink,
@@ -138,7 +139,7 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     early: list[Pass] = [SliceEarly(), DeadCode()] if level >= 3 else []
     # What becomes one kernel although fusion by itself would not see it.
     share: list[Pass] = [
-        *early, JoinCotangents(), GatherSums(), Sink(), FuseAttention(), DeadCode(), RoomForRows(), GrowState(),
+        *early, JoinCotangents(), GatherSums(), RowsInPlace(), Sink(), FuseAttention(), DeadCode(), RoomForRows(), GrowState(),
         SumFusion(), CommonSubexpressions(),
         Layouts(table=facts, measure=measure), *fold, ParallelFusion(), Simplify(), DeadCode(),
     ]  # fmt: skip

@@ -56,6 +56,61 @@ def place(rows: te.Tensor, begin: te.Tensor, like: te.Tensor) -> te.Tensor:
     return te.compute(like.shape, body, "place")
 
 
+# -- the same, of a table that is not read after it: only the rows in question are touched (`transform.rows_in_place`)
+
+
+def _same_rows(op: str, table: te.Tensor, rows: te.Tensor) -> None:
+    require_same_dtype(op, table, rows)
+    te.require(table.ndim == rows.ndim > 0, f"the operands of {op} have ranks {table.ndim} and {rows.ndim}")
+    for n, (a, b) in enumerate(zip(table.shape[1:], rows.shape[1:], strict=True), 1):
+        te.require_equal(a, b, f"axis {n} of {op}'s operands")
+
+
+@operator("rows.add", by_routine=True, donates=True)
+def add(table: te.Tensor, rows: te.Tensor, index: te.Tensor) -> te.Tensor:
+    """``table`` (n, ...) with ``rows`` (m, ...) added to those at ``index`` (m,), clipped to the rows there are, in order; in place where
+    the table dies."""
+    _same_rows("rows.add", table, rows)
+    require_integer(index, "the index of rows.add")
+    require_rank(index, 1, "the index of rows.add")
+    count = te.require_equal(rows.shape[0], index.shape[0], "axis 0 of rows.add's operands")
+    last = te.size(table.shape[0]) - 1
+
+    def body(*i: te.Scalar) -> te.Scalar:
+        row = te.reduce_axis(count, "row")
+        here = te.maximum(te.minimum(index64(index[row]), last), 0).equal(i[0])
+        return table[i] + te.sum(te.select(here, rows[(row, *i[1:])], te.const(0, rows.dtype)), row)
+
+    return te.compute(table.shape, body, "added")
+
+
+@operator("rows.add_from", by_routine=True, donates=True)
+def add_from(table: te.Tensor, rows: te.Tensor, begin: te.Tensor) -> te.Tensor:
+    """``table`` (n, ...) with ``rows`` (m, ...) added to those from ``begin`` on, which lie in it; in place where the table dies."""
+    _same_rows("rows.add_from", table, rows)
+    first, count = _begin(begin, "rows.add_from"), te.size(rows.shape[0])
+
+    def body(*i: te.Scalar) -> te.Scalar:
+        at = i[0] - first
+        inside = te.compare("ge", at, 0) & te.compare("lt", at, count)
+        row = te.maximum(te.minimum(at, count - 1), 0)
+        return te.select(inside, table[i] + rows[(row, *i[1:])], table[i])
+
+    return te.compute(table.shape, body, "added")
+
+
+@operator("rows.clear", by_routine=True, donates=True)
+def clear(table: te.Tensor, begin: te.Tensor, like: te.Tensor) -> te.Tensor:
+    """`rows.without`; in place where the table dies. The rows lie in the table."""
+    first, count = _begin(begin, "rows.clear"), te.size(like.shape[0])
+
+    def body(*i: te.Scalar) -> te.Scalar:
+        outside = te.compare("lt", i[0], first) | te.compare("ge", i[0], first + count)
+        return te.select(outside, table[i], te.const(0, table.dtype))
+
+    return te.compute(table.shape, body, "cleared")
+
+
 @operator("rows.spread")
 def spread(rows: te.Tensor, starts: te.Tensor, begin: te.Tensor, like: te.Tensor) -> te.Tensor:
     """To each item of ``like`` (items, ...) the row of ``rows`` (n, ...) that it belongs to: those of row i are the items from

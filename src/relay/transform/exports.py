@@ -42,6 +42,7 @@ from relay.transform.recompute import Recompute
 from relay.transform.rematerialise import MemoryBudgetError, Rematerialise
 from relay.transform.room import RoomForRows
 from relay.transform.row_views import RowViews
+from relay.transform.rows_in_place import RowsInPlace
 from relay.transform.shared_sizes import ShareSizes
 from relay.transform.simplify import Simplify
 from relay.transform.sink import Sink
@@ -94,6 +95,7 @@ __all__ = [
     "Rematerialise",
     "RoomForRows",
     "RowViews",
+    "RowsInPlace",
     "ShareSizes",
     "Simplify",
     "Sink",
