@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import relay
+from relay.cli.inspect import VIEWS
+from relay.options import Options
 from tests.batching.programs import lowered, module, notes, random_rose, weights
 from tests.batching.test_structure import agree, same
 
@@ -133,3 +135,41 @@ def test_states_are_written_where_they_are() -> None:
             if value.fn.name == "rows.update":
                 old.add(value.args[0])
     assert old
+
+
+DOCUMENT = """import prelude
+def @cell(%h: Tensor[(1, 4), float32], %x: Tensor[(1, 3), float32], %w: Tensor[(4, 3), float32], %u: Tensor[(4, 4), float32])
+    -> Tensor[(1, 4), float32] { tanh(nn.dense(%x, %w) + nn.dense(%h, %u)) }
+def @sentence(%s: List[Tensor[(1, 3), float32]], %w: Tensor[(4, 3), float32], %u: Tensor[(4, 4), float32])
+    -> Tensor[(1, 4), float32] {
+  @foldl(fn (%h: Tensor[(1, 4), float32], %x: Tensor[(1, 3), float32]) { @cell(%h, %x, %w, %u) },
+    zeros(shape=[1, 4], dtype="float32"), %s)
+}
+def @main(%d: List[List[Tensor[(1, 3), float32]]], %w: Tensor[(4, 3), float32], %u: Tensor[(4, 4), float32],
+    %v: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] {
+  1f - @foldl(fn (%h: Tensor[(1, 4), float32], %s: List[Tensor[(1, 3), float32]]) {
+    tanh(nn.dense(@sentence(%s, %w, %u), %v) + %h)
+  }, zeros(shape=[1, 4], dtype="float32"), %d)
+}
+"""
+
+
+def test_sentences_of_a_document_stand_side_by_side() -> None:
+    """Neither fold by itself has calls side by side; from the entry the sentences have. A single sequence has not."""
+    mod = module(DOCUMENT)
+    assert notes(mod)["main.together"] == "by level"
+    (_, said), _ = VIEWS["batching"](mod, Options())
+    assert len(said.splitlines()) == 3 and all(line.endswith(": by level") for line in said.splitlines()), said
+    rng = np.random.default_rng(21)
+    held = weights(rng, (4, 3), (4, 4), (4, 4))
+    exe = relay.compile(mod, threads=1)
+    for lengths in ((), (0,), (3,), (1, 0, 5), (2, 2, 7, 1)):
+        document = [[rng.standard_normal((1, 3), dtype=np.float32) for _ in range(n)] for n in lengths]
+        found, expected = exe(document, *held), relay.evaluate(mod, document, *held)
+        np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-5, atol=1e-6)
+    single = """import prelude
+    def @main(%s: List[Tensor[(1, 4), float32]], %u: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] {
+      @foldl(fn (%h: Tensor[(1, 4), float32], %x: Tensor[(1, 4), float32]) { tanh(%x + nn.dense(%h, %u)) },
+        zeros(shape=[1, 4], dtype="float32"), %s)
+    }"""
+    assert "main.together" not in notes(module(single))

@@ -16,7 +16,7 @@ from relay.ir.walk import post_order
 from relay.loop.printer import kernel_text
 from relay.op.narrow import WIDENED
 from relay.options import Options
-from relay.transform import FuseAttention, Gradient, PartialEvaluate, ReducePrecision, unfused_attentions
+from relay.transform import DeadFunctions, FuseAttention, Gradient, PartialEvaluate, ReducePrecision, unfused_attentions
 from relay.transform.ad.notes import NOTE as GRADIENT_NOTE
 from relay.transform.batching.requests import ANSWERS
 from relay.transform.batching.structure import NOTE, BatchStructure
@@ -106,9 +106,12 @@ def batching(module: Module, options: Options) -> View:
     answers: list[str] = []
     for step in pipeline.build(module, options).steps:
         if isinstance(step.transformation, BatchStructure):
+            left = DeadFunctions(options.entries)(step.after).functions
             for name, function in step.after.functions.items():
                 if NOTE in function.attrs:
-                    lines.append(f"@{name}: {function.attrs[NOTE]}")
+                    # What nothing calls any more has become part of the levels of what did, whatever it would have been by itself.
+                    note = function.attrs[NOTE] if name in left else "by level"
+                    lines.append(f"@{name}: {note}")
                 if ANSWERS in function.attrs:
                     answers.append(f"@{name}: {function.attrs[ANSWERS]}")
     return [("recursive functions", "\n".join(lines) or "none"), ("many requests", "\n".join(answers) or "one by one")]

@@ -41,6 +41,13 @@ MAX_CLAUSES = 64
 Path = tuple[int | Layout, ...]
 
 
+# What to do where one recursion of a request needs the results of another.
+APART = (
+    "recursions of which one needs what another gives are batched by an entry for each, and `run_batch` of one after the other, "
+    "with the tensors of a request beside its structure in one tuple"
+)
+
+
 class NotStructural(Exception):
     """Why a function is not batched: a sentence for ``relay inspect``."""
 
@@ -147,7 +154,7 @@ def group_of(
             break
         # What was read as the same in all calls is not: all is read again.
         changing |= changes
-    if changing and not any(_branches(c, members) for c in group.clauses):
+    if changing and not any(branches(c, members) for c in group.clauses):
         name, n = min(changing)
         raise NotStructural(
             f"argument %{table[name].params[n].name} of @{name} changes from call to call, and no two calls are side by side"
@@ -155,7 +162,7 @@ def group_of(
     return replace(group, turned=turned)
 
 
-def _branches(clause: Clause, members: Sequence[str]) -> bool:
+def branches(clause: Clause, members: Sequence[str]) -> bool:
     """Whether a clause has several recursive calls, or one for each item of a list."""
     return len(calls_of(clause, members)) > 1 or any(_calls_in(i.code, members) for i in clause.lists.values())
 
@@ -287,6 +294,8 @@ def _check_call(
     arg = call.args[at]
     is_item = any(arg in items.parts() for items in clause.lists.values())
     if not isinstance(arg, Var) or not (clause.parts.get(arg) or is_item):
+        if many and clause.function == 0:
+            raise NotStructural(f"@{name} goes through what the request has computed; {APART}")
         raise NotStructural(f"a recursive call of @{name} is not on a part of the value that is taken apart")
     dims = solve_dims(callee, call, [a.ty for a in call.args])
     if dims is None:

@@ -35,7 +35,7 @@ from relay.ir.types import DTYPE_BITS, TensorType, TupleType, Type
 from relay.ir.walk import free_vars
 from relay.op import registry
 from relay.op.batched import SUFFIX, can_batch
-from relay.transform.batching.clauses import Clause, Group, NotStructural, Path, leaves
+from relay.transform.batching.clauses import APART, Clause, Group, NotStructural, Path, leaves
 from relay.transform.batching.describe import ListAt, SiteAt, Tables
 from relay.transform.batching.lifted import (
     AFTER,
@@ -304,7 +304,11 @@ class Lifter:
         """When something can be computed from these values. Raises NotStructural."""
         stage = max((v.stage for v in values), default=UNIFORM)
         if var in self._needed and stage > DOWN:
-            raise NotStructural("an argument of a recursive call depends on the result of another")
+            of_request = self.group.many and self.clause.function == 0
+            raise NotStructural(
+                "an argument of a recursive call depends on the result of another"
+                + (f"; {APART}" if of_request else "")
+            )
         return AFTER if stage == DOWN and var not in self._needed else stage
 
     def _operator(self, var: Var, call: Call, name: str) -> Value:
@@ -435,7 +439,11 @@ class Lifter:
     def _hand_down(self, site: int, target: int, args: Sequence[Expr]) -> None:
         values = [t for a in args for v in flat_values(self._value(a)) for t in self.tensors(v)]
         if any(v.stage > DOWN for v in values):
-            raise NotStructural("an argument of a recursive call depends on the result of another")
+            of_request = self.group.many and self.clause.function == 0
+            raise NotStructural(
+                "an argument of a recursive call depends on the result of another"
+                + (f"; {APART}" if of_request else "")
+            )
         self.hand_down(site, target, values)
 
 

@@ -18,7 +18,7 @@ from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.batching.build import Builder
 from relay.transform.batching.choices import with_both_branches
-from relay.transform.batching.clauses import Group, NotStructural, calls_of, data_types, group_of
+from relay.transform.batching.clauses import Group, NotStructural, branches, calls_of, data_types, group_of
 from relay.transform.batching.gains import copies_more_than_it_shares
 from relay.transform.batching.left_folds import from_the_end
 from relay.transform.batching.lists import ListForm, list_form
@@ -211,7 +211,9 @@ class BatchStructure(Pass):
         work.functions[entry] = replace(function, attrs={**function.attrs, ANSWERS: answer})
 
     def _together(self, work: _Work, entry: str) -> None:
-        """Where an entry goes through several structures (or one for each item of a list), go through all of them at once."""
+        """Where an entry goes through several structures (or one for each item of a list), go through all of them at once; so where parts
+        stand side by side only seen from the entry (a recurrent cell over sentences, over the words of each: the outer fold by itself
+        is handed what it has made, see `left_folds`)."""
         members = _recursive_below(work.module, entry, work.names)
         if not members or entry in members:
             return
@@ -219,7 +221,9 @@ class BatchStructure(Pass):
             asked, group, called = work.asked(entry, members, single=True)
             first = [c for c in group.clauses if c.function == 0]
             several = any(len(calls_of(c, called)) > 1 or any(_calls(i.code) for i in c.lists.values()) for c in first)
-            if not several or not self._gains(work, group):
+            alone = not any(_is_batched(work.functions[n]) for n in members)
+            beside = alone and any(branches(c, called) for c in group.clauses if c.function)
+            if not (several or beside) or not self._gains(work, group):
                 return
             made = self._built(work, group, asked.name, single=True)
         except NotStructural:
