@@ -171,6 +171,14 @@ CORNERS = [
         lambda x: x * 5,
     ),
     Corner(
+        "slices that begin before the first element, put together",
+        """def @main(%x: Tensor[(4,), float32]) {
+          concatenate((strided_slice(%x, begin=[-10], end=[2]), strided_slice(%x, begin=[-8], end=[2])), axis=0)
+        }""",
+        (_f32(1, 2, 3, 4),),
+        lambda x: _f32(1, 2, 1, 2),
+    ),
+    Corner(
         "what is put side by side twice fills the last row of a temporary to its end",
         """def @main(%x: Tensor[(2, 5, 100), float32]) {
           let %y = concatenate((%x, tanh(%x)), axis=-1);

@@ -298,7 +298,7 @@ def _slice_of(e: Expr, definition: Definition) -> tuple[Expr, int, int, int, boo
     size, length = source.shape[axis], result.shape[axis]
     if not isinstance(begin[0], int) or not isinstance(size, int) or not isinstance(length, int):
         return None
-    start = begin[0] + size if begin[0] < 0 else begin[0]
+    start = min(max(begin[0] + size if begin[0] < 0 else begin[0], 0), size)
     return call.args[0], axis, start, start + length, seen
 
 

@@ -125,9 +125,11 @@ def _slice(value: Expr) -> _Slice | None:
 
 
 def _cut(call: Call) -> int | None:
-    """Which of a slice's axes it takes a part of, where that is one."""
+    """Which of a slice's axes it takes a part of, or turns round, where that is one."""
     data, made, axes = _shape(call.args[0]), _shape(call), _axes(call)
-    cut = [n for n, a in enumerate(axes) if not known_equal(data[a], made[a])]
+    given = cast("tuple[int, ...]", call.attrs.get("strides", (1,)))
+    strides = given * len(axes) if len(given) == 1 else given
+    cut = [n for n, a in enumerate(axes) if strides[n] < 0 or not known_equal(data[a], made[a])]
     return cut[0] if len(cut) == 1 and call.attrs.get("slice_mode", "end") == "end" else None
 
 
