@@ -9,6 +9,7 @@ import pytest
 
 import relay
 from relay.ir.dim import DimVar, dim_evaluate
+from relay.ir.equality import alpha_equal
 from relay.ir.types import FuncType, TensorType
 from tests.generator.compare import difference
 
@@ -85,6 +86,7 @@ def test_what_is_cut_is_there(run: str) -> None:
 OF_NOTHING = {
     "a shape": "reshape(%x, newshape=[1, Dim[n]])",
     "the last size of a shape": "reshape(%x, newshape=[3, Dim[n // 3], 1])",
+    "a shape that copies another axis where 0 is a code": "reshape(reshape(%x, newshape=[Dim[n], 1, 1]), newshape=[1, Dim[n], 1])",
     "where a slice begins": "strided_slice(%x, begin=[Dim[n - 3]], end=[Dim[n]])",
     "where a slice ends": "strided_slice(%x, begin=[0], end=[Dim[n - 3]])",
     "where a reversed slice ends": "strided_slice(%x, begin=[Dim[n]], end=[Dim[n - 4]], strides=[-1])",
@@ -110,6 +112,33 @@ def test_sizes_of_nothing_and_less(name: str) -> None:
             except relay.RelayError:
                 given.append(None)
         assert difference(given[0], given[1]) is None, n
+
+
+@pytest.mark.parametrize("name", OF_NOTHING)
+def test_sizes_of_nothing_and_less_that_become_known(name: str) -> None:
+    """A function of any size means the same where it is called with a tensor of a known one."""
+    for n in (0, 1, 2, 3, 5):
+        module = relay.parse(
+            f"""{HEAD}def @f[n: Dim](%x: Tensor[(n,), float32]) {{ {OF_NOTHING[name]} }}
+def @main(%x: Tensor[({n},), float32]) {{ @f(%x) }}"""
+        )
+        x = np.arange(1, n + 1, dtype="float32")
+        given: list[object] = []
+        for run in (lambda m=module, x=x: relay.evaluate(m, x), lambda m=module, x=x: relay.compile(m)(x)):
+            try:
+                given.append(run())
+            except relay.RelayError:
+                given.append(None)
+        assert difference(given[0], given[1]) is None, n
+
+
+def test_a_size_of_nothing_is_written_as_a_size() -> None:
+    module = relay.parse(f"{HEAD}def @main(%x: Tensor[(2, 0), float32]) {{ reshape(%x, newshape=[3, Dim[0]]) }}")
+    assert "newshape=[3, Dim[0]]" in module.text()
+    assert alpha_equal(relay.parse(module.text()), module)
+    assert np.asarray(relay.compile(module)(np.zeros((2, 0), "float32"))).shape == (3, 0)
+    copied = relay.parse(f"{HEAD}def @main(%x: Tensor[(2, 0), float32]) {{ reshape(%x, newshape=[0, 0]) }}")
+    assert np.asarray(relay.compile(copied)(np.zeros((2, 0), "float32"))).shape == (2, 0)
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,18 @@ ANY: Final = AnyDim()
 Dim = int | SymDim | AnyDim
 
 
+class KnownSize(int):
+    """A size in an attribute that turned out to be a number below one. It means itself, where such a number that a program writes may
+    be a code: an axis to copy, a place counted from the end. ``Dim[0]`` in text."""
+
+    __slots__ = ()
+
+
+def attribute_size(dim: Dim) -> Dim:
+    """A size as an attribute's value."""
+    return KnownSize(dim) if isinstance(dim, int) and dim < 1 else dim
+
+
 @lru_cache(1 << 12)
 def _order(monomial: Monomial) -> tuple[int, tuple[tuple[int, int], ...]]:
     return (-sum(p for _, p in monomial), tuple((a.serial, p) for a, p in monomial))

@@ -19,6 +19,7 @@ from relay.ir.dim import (
     DimVar,
     SymDim,
     as_dim,
+    attribute_size,
     dim_add,
     dim_floordiv,
     dim_max,
@@ -294,7 +295,7 @@ class TypeActions:
             case "Dim":
                 if len(args) != 1:
                     raise self.error("Dim has one argument", token, "for example Dim[4*n]")
-                return self.to_dim(args[0], token)
+                return attribute_size(self.to_dim(args[0], token))
         kinds = self.adts.get(text)
         if kinds is None:
             raise self.unknown_type(token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from relay.ir.dim import AnyDim, Dim, DimVar, SymDim, dim_substitute
+from relay.ir.dim import AnyDim, Dim, DimVar, SymDim, attribute_size, dim_substitute
 from relay.ir.expr import (
     Attr,
     Attrs,
@@ -114,7 +114,7 @@ class Substitution:
     def attr(self, value: Attr) -> Attr:
         match value:
             case SymDim():
-                return self.dim(value)
+                return attribute_size(self.dim(value))
             case tuple():
                 return tuple(map(self.attr, value))
             case Mapping():

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from relay.ir.constant import MissingData
-from relay.ir.dim import AnyDim, Dim, DimVar, SymDim, dim_text
+from relay.ir.dim import AnyDim, Dim, DimVar, KnownSize, SymDim, dim_text
 from relay.ir.expr import Attr, Attrs, Constant
 from relay.ir.types import (
     AdtType,
@@ -225,6 +225,8 @@ class TypeText:
         match value:
             case None | bool():
                 return str(value)
+            case KnownSize():
+                return f"Dim[{value}]"
             case int() | np.integer():
                 return str(value)
             case float() | np.floating():

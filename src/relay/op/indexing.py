@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from relay import te
-from relay.ir.dim import Dim, ceil_div, dim_add, dim_max, dim_min, dim_sub, shape_size
+from relay.ir.dim import Dim, KnownSize, ceil_div, dim_add, dim_max, dim_min, dim_sub, shape_size
 from relay.op.registry import operator
 from relay.op.support import DimLike, axis_of, clipped, index64, require_integer, require_number, unravel, wrapped
 
@@ -130,7 +130,7 @@ def _slice(extent: Dim, begin: Dim | None, end: Dim | None, stride: int) -> tupl
     def bound(value: Dim | None, last: bool) -> Dim:
         if value is None or value in (_AT_THE_END if last else _AT_THE_START):
             return high if last else low
-        from_end = isinstance(value, int) and value < 0
+        from_end = isinstance(value, int) and value < 0 and not isinstance(value, KnownSize)
         if from_end:
             return dim_max(dim_add(extent, value), low)
         return dim_min(value, high)
@@ -168,7 +168,11 @@ def strided_slice(
         stop: Dim | None = e
         if slice_mode == "size":
             step = 1
-            stop = None if e is None or (isinstance(e, int) and e < 0) else dim_add(b or 0, e)
+            stop = (
+                None
+                if e is None or (isinstance(e, int) and e < 0 and not isinstance(e, KnownSize))
+                else dim_add(b or 0, e)
+            )
         starts[axis], shape[axis] = _slice(data.shape[axis], b, stop, step)
         by[axis] = step
 

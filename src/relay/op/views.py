@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from relay import te
-from relay.ir.dim import Dim, dim_floordiv, dim_mul, is_any, shape_size
+from relay.ir.dim import Dim, KnownSize, dim_floordiv, dim_mul, is_any, shape_size
 from relay.op.registry import view
 from relay.op.support import Axes, DimLike, axes_of, axis_of, reshaped_index
 
@@ -44,6 +44,11 @@ def new_shape(old: Sequence[Dim], codes: Sequence[DimLike]) -> tuple[Dim, ...]:
     queue = list(codes)
     while queue:
         code = queue.pop(0)
+        if isinstance(code, KnownSize):
+            te.require(code == 0, f"newshape {list(codes)} has a size of {code}")
+            out.append(0)
+            at = min(at + 1, len(old))
+            continue
         match code:
             case 0:
                 out += take(1)
@@ -73,9 +78,10 @@ def new_shape(old: Sequence[Dim], codes: Sequence[DimLike]) -> tuple[Dim, ...]:
 
 
 def _split(whole: Dim, left: DimLike, right: DimLike, codes: Sequence[DimLike]) -> list[Dim]:
-    te.require(left != -1 or right != -1, f"newshape {list(codes)}: -4 is followed by at most one -1")
-    a = quotient([whole], [right], f"newshape {list(codes)}") if left == -1 else left
-    b = quotient([whole], [left], f"newshape {list(codes)}") if right == -1 else right
+    open_left, open_right = (d == -1 and not isinstance(d, KnownSize) for d in (left, right))
+    te.require(not open_left or not open_right, f"newshape {list(codes)}: -4 is followed by at most one -1")
+    a = quotient([whole], [right], f"newshape {list(codes)}") if open_left else left
+    b = quotient([whole], [left], f"newshape {list(codes)}") if open_right else right
     te.require_equal(dim_mul(a, b), whole, "the axis that reshape splits and its two parts")
     return [a, b]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import assert_never, cast
 
-from relay.ir.dim import AnyDim, Dim, DimVar, SymDim, as_dim, as_var, dim_substitute, dim_vars
+from relay.ir.dim import AnyDim, Dim, DimVar, SymDim, as_dim, as_var, attribute_size, dim_substitute, dim_vars
 from relay.ir.expr import Attr, Attrs
 from relay.ir.types import (
     AdtType,
@@ -190,7 +190,7 @@ def map_attrs(attrs: Attrs, types: Callable[[Type | None], Type | None], dims: C
 def _map_attr(value: Attr, types: Callable[[Type | None], Type | None], dims: Callable[[DimVar], Dim | None]) -> Attr:
     match value:
         case SymDim():
-            return cast(Attr, dim_substitute(value, dims))
+            return cast(Attr, attribute_size(dim_substitute(value, dims)))
         case tuple():
             new = tuple(_map_attr(v, types, dims) for v in value)
             return value if all(a is b for a, b in zip(new, value, strict=True)) else new
