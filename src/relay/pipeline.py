@@ -148,7 +148,7 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     loops: list[Pass] = [
         dead, FixInvariants(), DeadCode(), dead, Inline(max_bindings=60, entries=options.entries), DeadCode(),
     ]  # fmt: skip
-    specialise: list[Pass] = [Specialise(), *inline, *loops] if level >= 3 else []
+    specialise: list[Pass] = [Specialise(), *inline, *loops, *fold] if level >= 3 else []
     merge: list[Pass] = [dead, MergeDims(entries=options.entries)] if level >= 3 else []
     batch: list[Pass] = [FoldMaps(), dead, BatchStructure(entries=options.entries), dead, HoistOverTime()]
     evaluate: list[Pass] = [PartialEvaluate(strict=False), DeadReferences()] if level >= 3 else []

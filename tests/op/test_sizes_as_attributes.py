@@ -132,6 +132,23 @@ def @main(%x: Tensor[({n},), float32]) {{ @f(%x) }}"""
         assert difference(given[0], given[1]) is None, n
 
 
+FAILING = OF_NOTHING | {"what is cut": "nn.pad(%x, pad_width=[[Dim[-3], 0]])"}
+
+
+@pytest.mark.parametrize("again", ["0f", "@f(tanh(%x), %k - 1)"])
+@pytest.mark.parametrize("name", FAILING)
+def test_what_sizes_rule_out_need_not_make_sense(name: str, again: str) -> None:
+    """A function that asks for its sizes before it does what fails for others is called with known ones of both kinds."""
+    module = relay.parse(
+        f"""{HEAD}def @f[n: Dim](%x: Tensor[(n,), float32], %k: int32) -> float32 {{
+  if (Dim[n] < 3i64) {{ sum(%x) }} else if (%k < 1) {{ sum({FAILING[name]}) }} else {{ {again} }}
+}}
+def @main(%x: Tensor[(1,), float32], %y: Tensor[(3,), float32]) {{ (@f(%x, 0), @f(%x, 2), @f(%y, 0), @f(%y, 2)) }}"""
+    )
+    x, y = np.ones(1, "float32"), np.arange(3, dtype="float32")
+    assert difference(relay.evaluate(module, x, y), relay.compile(module)(x, y)) is None
+
+
 def test_a_size_of_nothing_is_written_as_a_size() -> None:
     module = relay.parse(f"{HEAD}def @main(%x: Tensor[(2, 0), float32]) {{ reshape(%x, newshape=[3, Dim[0]]) }}")
     assert "newshape=[3, Dim[0]]" in module.text()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from relay.ir.dim import is_symbolic
 from relay.ir.effects import Effect
-from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
+from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, If, OpRef, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.types import TensorType, TupleType, Type, dtype_bits
 from relay.op import registry
@@ -21,6 +21,7 @@ from relay.transform.build import constant, type_of
 from relay.transform.cse import operation_key
 from relay.transform.dims import attr_dims
 from relay.transform.primitive import as_primitive_call
+from relay.transform.simplify import decide
 
 Array = npt.NDArray[np.generic]
 # Runs a primitive on arrays (in parameter order) and gives its results.
@@ -34,6 +35,8 @@ class FoldConstants(Pass):
     ``evaluate`` runs a primitive; the pipeline gives a function that compiles it. Folded are calls of pure expression
     and view operators whose result has a known size of at most ``max_bytes``, or is not larger than its operands. The
     shape and the size of a tensor of known shape are constants too.
+
+    A branch that is known not to be taken goes: where sizes decide, what stands in it need not make sense for these.
 
     Before: typed blocks, compositions expanded. After: typed blocks without such calls.
     """
@@ -62,6 +65,8 @@ class _Folder:
     done: dict[object, tuple[Constant, ...]] = field(default_factory=dict)
 
     def fold(self, driver: Forward, var: Var, value: Expr) -> Expr:
+        if isinstance(value, If):
+            return decide(value, driver.definition)
         if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or not registry.exists(value.fn.name):
             return value
         op = registry.get(value.fn.name)
