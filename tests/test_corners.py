@@ -179,6 +179,14 @@ CORNERS = [
         lambda x: _f32(1, 2, 1, 2),
     ),
     Corner(
+        "nothing is mirrored along an axis without elements, which gets no border",
+        """def @main[n: Dim](%x: Tensor[(3, n), float32]) {
+          (nn.pad(%x, pad_width=[[1, 2], [0, 0]], pad_mode="reflect"), nn.pad(%x, pad_width=[[1, 0], [0, 0]], pad_mode="edge"))
+        }""",
+        (np.zeros((3, 0), np.float32),),
+        lambda x: (np.zeros((6, 0), np.float32), np.zeros((4, 0), np.float32)),
+    ),
+    Corner(
         "what is put side by side twice fills the last row of a temporary to its end",
         """def @main(%x: Tensor[(2, 5, 100), float32]) {
           let %y = concatenate((%x, tanh(%x)), axis=-1);

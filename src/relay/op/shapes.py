@@ -232,6 +232,8 @@ def pad(
         return te.compute(data.shape, lambda *i: data[i], "pad") if out is data else out
     for n, (b, a) in enumerate(pad_width):
         widest = dim_max(dim_max(b, a), 0)
+        if known_equal(widest, 0):
+            continue
         least = {"reflect": dim_add(widest, 1), "symmetric": widest}.get(pad_mode, 1)
         te.require_at_most(least, data.shape[n], f"the {pad_mode} padding of axis {n}")
 
