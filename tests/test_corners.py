@@ -187,6 +187,16 @@ CORNERS = [
         lambda x: (np.zeros((6, 0), np.float32), np.zeros((4, 0), np.float32)),
     ),
     Corner(
+        "sums of nothing for a row that is short",
+        """def @main(%x: Tensor[(15, 0), float64]) {
+          let %y = tanh(nn.dense(%x, %x));
+          let %r = reverse(tanh(strided_slice(%y, begin=[0], end=[1], axes=[0])), axis=0);
+          (nn.dense(%r, %y), reshape(%r, newshape=[15]))
+        }""",
+        (np.zeros((15, 0)),),
+        lambda x: (np.zeros((1, 15)), np.zeros(15)),
+    ),
+    Corner(
         "what is put side by side twice fills the last row of a temporary to its end",
         """def @main(%x: Tensor[(2, 5, 100), float32]) {
           let %y = concatenate((%x, tanh(%x)), axis=-1);

@@ -56,7 +56,7 @@ class Views:
         main = "f" if sizes else "main"
         lines = "\n".join(f"  {line}" for line in self.lines)
         # Every value is read, and each of its elements told from the others.
-        read = " + ".join(f"sum(sin({v} * 1.25f64)) + sum({v} * {v})" for v, _ in self.values[-3:])
+        read = " + ".join(f"sum(sin({v} * 1.25f64)) + sum({v} * {v})" for v, _ in self.values)
         head = f'#[version = "0.0.5"]\ndef @{main}[n: Dim, m: Dim]({self._params(None)}) {{\n'
         whole = f"{head}{lines}\n  ({read}, {self.values[-1][0]})\n}}\n"
         if sizes:
@@ -90,7 +90,13 @@ class Views:
             case 0 | 1 | 2:
                 self._slice(x, shape, axis)
             case 3:
-                y, other = pick.choice([v for v in self.values if along(0) == (*v[1][:axis], 0, *v[1][axis + 1 :])])
+                y, other = pick.choice(
+                    [
+                        v
+                        for v in self.values
+                        if len(v[1]) == len(shape) and along(0) == (*v[1][:axis], 0, *v[1][axis + 1 :])
+                    ]
+                )
                 self._bind(f"concatenate(({x}, {y}), axis={axis})", along(_sum(size, other[axis])))
             case 4:
                 borders: list[tuple[Size, Size]] = [(0, 1), (2, 1), ("n", 0), (0, "m"), (1, 0)]

@@ -212,8 +212,10 @@ def _in_blocks(
 
 
 def _one_reduction(emitter: Emitter, plan: MemberPlan, *kinds: ReduceKind) -> Reduce | None:
-    """The reduction of one of these kinds that a member is."""
+    """The reduction of one of these kinds that a member is, where it is one of something."""
     (value, *more) = emitter.values(plan)
+    if any(a.extent == 0 for a in plan.reduced):
+        return None
     return value if isinstance(value, Reduce) and value.kind in kinds and not more else None
 
 
