@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from relay import te
-from relay.ir.dim import Dim, dim_add, dim_bounds, dim_floordiv, dim_max, dim_mul, dim_sub, known_equal
+from relay.ir.dim import Dim, dim_add, dim_bounds, dim_floordiv, dim_max, dim_min, dim_mul, dim_sub, known_equal
 from relay.op.registry import operator
 from relay.op.support import DimLike, axis_of, require_same_dtype
 
@@ -232,9 +232,8 @@ def pad(
         return te.compute(data.shape, lambda *i: data[i], "pad") if out is data else out
     for n, (b, a) in enumerate(pad_width):
         widest = dim_max(dim_max(b, a), 0)
-        if known_equal(widest, 0):
-            continue
-        least = {"reflect": dim_add(widest, 1), "symmetric": widest}.get(pad_mode, 1)
+        some = dim_min(widest, 1)  # nothing is asked of an axis that gets no border
+        least = {"reflect": dim_add(widest, some), "symmetric": widest}.get(pad_mode, some)
         te.require_at_most(least, data.shape[n], f"the {pad_mode} padding of axis {n}")
 
     def along(source: te.Tensor, n: int) -> te.Tensor:
