@@ -298,10 +298,10 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     before = Evaluator.evaluate
 
-    def evaluate(self: Any, var: Any, e: Expr, todo: Any) -> Expr:
+    def evaluate(self: Any, var: Any, e: Expr, out: Any, todo: Any) -> Expr:
         if isinstance(e, If) and isinstance(cond := self.definition(e.cond), Constant):
             return as_block(e.orelse if cond.data else e.then)
-        return before(self, var, e, todo)
+        return before(self, var, e, out, todo)
 
     patch.setattr(Evaluator, "evaluate", evaluate)
 
@@ -349,10 +349,10 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     before = Evaluator.evaluate
 
-    def evaluate(self: Any, var: Any, e: Expr, todo: Any) -> Expr:
+    def evaluate(self: Any, var: Any, e: Expr, out: Any, todo: Any) -> Expr:
         if isinstance(e, RefRead) and isinstance(made := self.definition(e.ref), RefNew):
             return made.value
-        return before(self, var, e, todo)
+        return before(self, var, e, out, todo)
 
     patch.setattr(Evaluator, "evaluate", evaluate)
 
@@ -371,8 +371,8 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     before = Evaluator.evaluate
 
-    def evaluate(self: Any, var: Any, e: Expr, todo: Any) -> Expr:
-        found = before(self, var, e, todo)
+    def evaluate(self: Any, var: Any, e: Expr, out: Any, todo: Any) -> Expr:
+        found = before(self, var, e, out, todo)
         if e.__class__.__name__ == "Proj" and found is not e:
             held = self.definition(e.tuple)  # type: ignore[union-attr]
             assert isinstance(held, Tuple)

@@ -11,6 +11,8 @@ from relay.ir.equality import alpha_equal
 from relay.ir.expr import Call, GlobalVar
 from relay.ir.module import Module
 from relay.ir.parser import parse_module
+from relay.options import Options
+from relay.pipeline import build
 from relay.transform import (
     DeadFunctions,
     DeadReferences,
@@ -165,6 +167,51 @@ def test_the_depth_of_unrolling_is_bounded() -> None:
     assert calls(found, "power") >= 1
     assert "unfolded 10 times inside itself; the call of @power (" in str(found.functions["main"].attrs["partial_eval"])
     assert np.asarray(relay.evaluate(found, np.float32(1.01))) == pytest.approx(1.01**100, rel=1e-4)
+
+
+ROUNDS = """def @rounds(%x: float32, %r: Ref[float32], %n: int32) -> float32 {
+  %r := !%r + %x;
+  if (%n < 1) { %x } else { @rounds(sin(%x) + @power(%x, 2), %r, %n - 1) } }
+def @main(%x: float32, %c: bool) -> float32 {
+  let %r = ref(%x);
+  let %y = @rounds(%x, %r, 3);
+  let %z = @rounds(%y, %r, 60) + @power(!%r, 3);
+  let %p = if (%c) { @power(%z, 40) } else { @rounds(%y, %r, 50) };
+  let %l = @foldl(fn (%a: float32, %b: float32) -> float32 { @rounds(%a, %r, 40) * @power(%b, 2) }, %p, Cons(%z, Cons(%y, Nil)));
+  %l + %p * !%r + @power(%y, 30)
+}"""
+
+
+@pytest.mark.parametrize("unroll", [0, 10, 40, 200, 10_000])
+def test_rounds_that_take_too_much_stay_a_loop(unroll: int) -> None:
+    """What was unrolled of them is dropped, with all that was known by it: references, what was put aside, branches."""
+    found = run(POWER + ROUNDS, unroll=unroll)
+    main = found.functions["main"]
+    assert (calls(found, "rounds") > 1) == (unroll < 10_000)
+    assert len(list(all_bindings(body_of(main)))) < 120 + 4 * unroll
+    for c in (np.True_, np.False_):
+        given = np.float32(0.3), c
+        wanted = np.asarray(relay.evaluate(relay.parse(VERSION + POWER + ROUNDS), *given))
+        np.testing.assert_array_equal(np.asarray(relay.evaluate(found, *given)), wanted)
+
+
+@pytest.mark.parametrize("steps", [3, 5_000])
+def test_steps_of_training_are_a_loop_where_they_are_many(steps: int) -> None:
+    """The program is as long for any number of them, and loops inside each other do not multiply."""
+    text = f"""import prelude
+    def @main(%x: float32, %w: float32) -> float32 {{
+      @for(0i64, {steps}i64, fn (%i: int64, %v: float32) -> float32 {{
+        @for(0i64, 2i64, fn (%j: int64, %u: float32) -> float32 {{
+          let %g = grad(fn (%u: float32) -> float32 {{ tanh(%x * %u) - %x }})(%u); %u - %g.1.0 * 0.01f }}, %v) }}, %w) }}"""
+    module = relay.parse(VERSION + text)
+    image = build(relay.infer_type(module), Options(cache=False)).image
+    assert len(image.to_bytes()) < 30_000
+    exe = relay.compile(module, cache=False)
+    np.testing.assert_allclose(
+        np.asarray(exe(np.float32(0.5), np.float32(1))),
+        np.asarray(relay.evaluate(module, np.float32(0.5), np.float32(1))),
+        rtol=1e-4,
+    )
 
 
 def test_fuel_is_bounded() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -85,7 +86,9 @@ class PartialEvaluate(Pass):
     Before: typed blocks. After: typed blocks with the same effects in the same order. A recursive function is unfolded
     only where it is given a known constant or constructor, by itself or in a tuple, and never behind a branch that is
     not decided (a closure that a call makes anew counts as the one that it is a copy of), so that recursion over known
-    data is unrolled and other recursion stays. ``fuel`` bounds the bindings that unfolding adds to the module and
+    data is unrolled and other recursion stays. What numbers alone decide, a count of rounds, is unrolled where that takes
+    at most ``unroll`` bindings, and stays a loop otherwise: data is as long as the program that has it, a number is not.
+    ``fuel`` bounds the bindings that unfolding adds to the module and
     ``depth`` the unfoldings of one function inside each other. Where they are used up, that is a CompileError at the
     call; unless ``strict`` is false, as it is when programs are compiled: then the call stays a call, which is as
     right, and the function says so in its attribute ``partial_eval``.
@@ -94,10 +97,11 @@ class PartialEvaluate(Pass):
     name: ClassVar[str] = "partial_eval"
     fuel: int = 200_000
     depth: int = 2000
+    unroll: int = 1000
     strict: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("fuel", "depth"):
+        for name in ("fuel", "depth", "unroll"):
             if getattr(self, name) < 0:
                 raise PassError(f"partial_eval: {name} must not be negative, found {getattr(self, name)}")
 
@@ -108,9 +112,33 @@ class PartialEvaluate(Pass):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _End:
-    """In the list of bindings to come: where an unfolded call ends."""
+    """In the list of bindings to come: where an unfolded call ends, and the recursion by numbers that it began, if it did."""
 
     key: object
+    trial: _Trial | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trial:
+    """A recursion by numbers that is being unrolled: the call, what is known of its arguments, and where evaluation was then (how many
+    bindings were written, how many were to come), to go back there where unrolling takes too much."""
+
+    call: Binding
+    given: object
+    out: list[Binding]
+    written: int
+    coming: int
+    store: _Store
+    spent: int
+    stopped: str
+
+
+class _Decides(IntEnum):
+    """How what is known of a value decides branches."""
+
+    NOTHING = 0
+    NUMBER = 1
+    DATA = 2
 
 
 # What references hold, where that is known: the atom last written, by the variable of the reference.
@@ -137,6 +165,9 @@ class _Evaluator:
     origins: dict[Var, Expr] = field(default_factory=dict)
     spent: int = 0
     stopped: str = ""
+    # Recursions by numbers around, the outermost first, and those that took too much.
+    trials: list[_Trial] = field(default_factory=list)
+    refused: set[object] = field(default_factory=set)
     dims: DimUses = field(default_factory=DimUses)
     _own_dims: dict[Function, bool] = field(default_factory=dict)
 
@@ -214,14 +245,17 @@ class _Evaluator:
         todo: list[Binding | _End] = list(reversed(block.bindings))
         changed = False
         while todo:
+            if self.is_too_much() and self.trials[0].out is out:
+                self.give_up(todo)
             binding = todo.pop()
             if isinstance(binding, _End):
-                self.active[binding.key].pop()
-                self.unfolding -= 1
+                self.end(binding)
+                if binding.trial is not None:
+                    self.trials.remove(binding.trial)
                 continue
             var = binding.var
             value = with_operands(binding.value, [self.resolved(a) for a in operands(binding.value)])
-            value = self.evaluate(var, value, todo)
+            value = self.evaluate(var, value, out, todo)
             if isinstance(value, Block):
                 changed = True
                 todo.append(Binding(var, value.result))
@@ -247,6 +281,28 @@ class _Evaluator:
         if not changed and result is block.result:
             return block
         return Block(tuple(out), result, block.ty, block.span)
+
+    def end(self, end: _End) -> None:
+        self.active[end.key].pop()
+        self.unfolding -= 1
+
+    def is_too_much(self) -> bool:
+        """Whether what is being unrolled takes more bindings than it may."""
+        return bool(self.trials) and self.spent - self.trials[0].spent > self.options.unroll
+
+    def give_up(self, todo: list[Binding | _End]) -> None:
+        """Go back to where the outermost recursion by numbers began; its call stays one. Variables of what is dropped are nowhere else."""
+        trial = self.trials[0]
+        self.trials.clear()
+        for item in todo[trial.coming :]:
+            if isinstance(item, _End):
+                self.end(item)
+        del todo[trial.coming :]
+        del trial.out[trial.written :]
+        self.store, self.spent, self.stopped = trial.store, trial.spent, trial.stopped
+        self.env.pop(trial.call.var, None)
+        self.refused.add(trial.given)
+        todo.append(trial.call)
 
     def origin(self, e: Expr) -> Expr:
         """The variable that a closure has in the program as it is given, of which the variable of this one is a copy."""
@@ -285,8 +341,9 @@ class _Evaluator:
     def definition(self, e: Expr) -> Expr:
         return self.known.get(e, e) if isinstance(e, Var) else e
 
-    def evaluate(self, var: Var, e: Expr, todo: list[Binding | _End]) -> Expr:
-        """What stands for an operation: itself, an atom, or a block that is evaluated in its place."""
+    def evaluate(self, var: Var, e: Expr, out: list[Binding], todo: list[Binding | _End]) -> Expr:
+        """What stands for an operation: itself, an atom, or a block that is evaluated in its place. ``out`` is what was written of the
+        block around, ``todo`` what comes."""
         match e:
             case Proj():
                 held = self.definition(e.tuple)
@@ -307,7 +364,7 @@ class _Evaluator:
             case RefWrite():
                 return self.write(e)
             case Call():
-                return self.call(var, e, todo)
+                return self.call(var, e, out, todo)
             case _:
                 return e
 
@@ -363,7 +420,7 @@ class _Evaluator:
 
     # -- calls
 
-    def call(self, var: Var, e: Call, todo: list[Binding | _End]) -> Expr:
+    def call(self, var: Var, e: Call, out: list[Binding], todo: list[Binding | _End]) -> Expr:
         match e.fn:
             case OpRef():
                 return self.operator(e, e.fn.name)
@@ -381,16 +438,29 @@ class _Evaluator:
                     direct = Call(held, (*captured, *e.args), e.attrs, (), e.ty, e.span)
                     found = self.module.functions.get(held.name)
                     if found is not None and not found.type_params:
-                        return self.call(var, direct, todo)
+                        return self.call(var, direct, out, todo)
                 function = held if isinstance(held, Function) else None
                 key = self.origin(e.fn)
         unfolds = function is not None and not is_primitive(function) and not function.attrs.get(LOOP)
         if function is not None and unfolds and self.wanted(key, function, e):
+            around = self.active.setdefault(key, [])
+            counted = not around and self.is_recursive(key, function, e) and self.decided(e) is _Decides.NUMBER
+            trial = None
+            if counted:
+                given = self.given(key, e)
+                if given in self.refused:
+                    self.forget(e.fn)
+                    return e
+                trial = _Trial(
+                    Binding(var, e), given, out, len(out), len(todo), dict(self.store), self.spent, self.stopped
+                )
             block = self.unfolded(function, e, isinstance(key, str))
             if block is not None:
-                self.active.setdefault(key, []).append(self.level)
+                if trial is not None:
+                    self.trials.append(trial)
+                around.append(self.level)
                 self.unfolding += 1
-                todo.append(_End(key))
+                todo.append(_End(key, trial))
                 return block
         self.forget(e.fn)
         return e
@@ -404,29 +474,52 @@ class _Evaluator:
     def wanted(self, key: object, function: Function, e: Call) -> bool:
         """Whether a call is to be unfolded: see `PartialEvaluate`."""
         around = self.active.get(key)
-        if around and around[-1] != self.level:
+        if self.is_too_much() or (around and around[-1] != self.level):
             return False
-        definitions = [self.definition(a) for a in e.args]
-        if isinstance(key, str):
-            recursive = key in self.recursive
-            some = any(_is_structure(d) or self.decides(d) for d in definitions)
+        if self.is_recursive(key, function, e):
+            wanted = self.decided(e) is not _Decides.NOTHING
         else:
-            recursive, some = bool(around) or _calls_itself(function, e.fn), True
-        wanted = any(map(self.decides, definitions)) if recursive else some
+            wanted = not isinstance(key, str) or any(
+                _is_structure(d) or self.decides(d) for d in map(self.definition, e.args)
+            )
         if wanted and around and len(around) > self.options.depth:
             self.stop(e, f"it is unfolded {self.options.depth} times inside itself")
             return False
         return wanted
 
-    def decides(self, e: Expr) -> bool:
-        """Whether a definition decides branches: a constant scalar, a constructor, or a tuple that holds one of these."""
+    def is_recursive(self, key: object, function: Function, e: Call) -> bool:
+        """Whether unfolding a call may meet the same function again."""
+        if isinstance(key, str):
+            return key in self.recursive
+        return bool(self.active.get(key)) or _calls_itself(function, e.fn)
+
+    def decided(self, e: Call) -> _Decides:
+        return max((self.decides(self.definition(a)) for a in e.args), default=_Decides.NOTHING)
+
+    def decides(self, e: Expr) -> _Decides:
+        """How a definition decides branches: as a constant scalar, as a constructor, or as a tuple that holds one of these."""
         match e:
             case Constant():
-                return e.data.ndim == 0 and not is_float(e.dtype)
+                return _Decides.NUMBER if e.data.ndim == 0 and not is_float(e.dtype) else _Decides.NOTHING
             case Tuple():
-                return any(self.decides(self.definition(f)) for f in e.fields)
+                return max((self.decides(self.definition(f)) for f in e.fields), default=_Decides.NOTHING)
             case _:
-                return isinstance(e, Call) and isinstance(e.fn, ConstructorRef)
+                return _Decides.DATA if isinstance(e, Call) and isinstance(e.fn, ConstructorRef) else _Decides.NOTHING
+
+    def given(self, key: object, e: Call) -> object:
+        """A recursion by numbers and its numbers, as a key."""
+        todo: list[Expr] = list(e.args)
+        numbers: list[object] = []
+        while todo:
+            held = self.definition(todo.pop())
+            if isinstance(held, Tuple):
+                todo += held.fields
+                numbers.append(len(held.fields))
+            elif isinstance(held, Constant) and self.decides(held):
+                numbers.append(held.data.item())
+            else:
+                numbers.append(None)
+        return key, tuple(numbers)
 
     def unfolded(self, function: Function, e: Call, is_global: bool) -> Block | None:
         """A copy of a function's body on the arguments of a call; None where it cannot be copied."""

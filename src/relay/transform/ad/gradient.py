@@ -51,7 +51,7 @@ from relay.typing.text import type_text
 
 # What runs of a program before its derivatives are taken, to know what they are of: a list of a few functions, a few rounds. More than
 # that is smaller as data.
-_EVALUATION = PartialEvaluate(fuel=4000, depth=200, strict=False)
+_EVALUATION = PartialEvaluate(fuel=4000, depth=200, unroll=4000, strict=False)
 
 
 @dataclass(frozen=True, slots=True)
