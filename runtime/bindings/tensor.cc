@@ -548,8 +548,25 @@ nb::object tensor_to_numpy(Tensor* tensor) {
   return numpy_view(tensor, tensor->dtype, tensor->data(), owner);
 }
 
+// Arithmetic and comparisons, which are those of NumPy's view: results of the Python number protocol, as of an array.
+constexpr const char* array_operators[] = {
+    "__add__",       "__radd__",  "__sub__",      "__rsub__", "__mul__",  "__rmul__", "__truediv__", "__rtruediv__",
+    "__floordiv__",  "__rfloordiv__", "__mod__",  "__rmod__", "__pow__",  "__rpow__", "__matmul__",  "__rmatmul__",
+    "__and__",       "__rand__",  "__or__",       "__ror__",  "__xor__",  "__rxor__", "__eq__",      "__ne__",
+    "__lt__",        "__le__",    "__gt__",       "__ge__"};
+
 void init_tensor(nb::module_& m) {
-  nb::class_<PyTensor>(m, "Tensor", "A dense, immutable tensor. np.asarray(tensor) is a view of it, without a copy.")
+  nb::class_<PyTensor> tensor(m, "Tensor",
+                              "A dense, immutable tensor. np.asarray(tensor) is a view of it, without a copy.");
+  for (const char* name : array_operators)
+    tensor.def(
+        name,
+        [name](const PyTensor& self, const nb::object& other) -> nb::object {
+          return tensor_to_numpy(self.get()).attr(name)(other);
+        },
+        nb::arg("other").none(), nb::is_operator());
+  tensor.def("__neg__", [](const PyTensor& self) { return tensor_to_numpy(self.get()).attr("__neg__")(); })
+      .def("__abs__", [](const PyTensor& self) { return tensor_to_numpy(self.get()).attr("__abs__")(); })
       .def_static(
           "from_numpy", [](nb::handle array, bool copy) { return shared(tensor_from_array(array, any_dtype, copy)); },
           nb::arg("array"), nb::arg("copy") = false,

@@ -270,3 +270,24 @@ def test_indexing_is_that_of_the_array() -> None:
         tensor[3]
     with pytest.raises(TypeError):
         iter(Tensor.from_numpy(np.int64(3)))
+
+
+def test_arithmetic_and_comparisons_are_those_of_the_view() -> None:
+    """A step of an optimiser is `w -= 0.1 * slope`, and equal results compare equal."""
+    x, y = np.array([1.5, -2, 0], "float32"), np.array([2, -2, 4], "float32")
+    a, b = Tensor.from_numpy(x), Tensor.from_numpy(y)
+    for made, wanted in (
+        (0.1 * a, 0.1 * x), (a + b, x + y), (1 - a, 1 - x), (x - b, x - y), (a / b, x / y), (2 / b, 2 / y), (a // b, x // y),
+        (a % b, x % y), (a**2, x**2), (2**a, 2**x), (a @ b, x @ y), (-a, -x), (abs(a), abs(x)), (a == b, x == y),
+        (a != b, x != y), (a < b, x < y), (a <= 1, x <= 1), (a > b, x > y), (a >= y, x >= y),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(np.asarray(made), wanted, strict=True)
+    weights = x.copy()
+    weights -= 0.1 * b
+    np.testing.assert_array_equal(weights, x - 0.1 * y)
+    mask = Tensor.from_numpy(np.array([True, False]))
+    assert ((mask & True) == [True, False]).all() and ((mask | mask) ^ mask).sum() == 0
+    assert (a != None).all()  # noqa: E711 what NumPy says, too
+    assert a in {a: 1} and hash(a) != hash(b)
+    with pytest.raises(TypeError):
+        a + None
