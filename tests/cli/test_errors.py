@@ -43,6 +43,21 @@ def test_bad_programs(tmp_path: Path, body: str, says: str) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.relay"]
 
 
+@pytest.mark.parametrize("args", [["run", "--interpret"], ["run", "--debug"], ["inspect"], ["verify"], ["opt"]])
+def test_what_needs_the_program_says_so_of_a_compiled_one(tmp_path: Path, args: list[str]) -> None:
+    relay.compile(GOOD).save(tmp_path / "m.rlx")
+    done = run(*args, tmp_path / "m.rlx")
+    assert done.returncode == 2, done.stderr
+    assert "is a compiled program, and this needs its text\n  hint: give the .relay file" in done.stderr
+
+
+def test_text_that_is_no_program_is_told_how_one_begins(tmp_path: Path) -> None:
+    (tmp_path / "m.relay").write_text('{"layers": 3}')
+    done = run("compile", tmp_path / "m.relay")
+    assert done.returncode == 2, done.stderr
+    assert 'a program begins with #[version = "0.0.5"]' in done.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -73,6 +88,11 @@ def test_bad_programs(tmp_path: Path, body: str, says: str) -> None:
         (["run", "GOOD", "--target", "vax"], "vax"),
         (["run", "GOOD", "--weights", "none.safetensors"], "no such file"),
         (["opt", "GOOD", "--passes", "frobnicate"], "frobnicate"),
+        (["opt", "GOOD", "--passes", "fuse{max_size=-1}"], "fuse: max_size must not be negative, found -1"),
+        (["opt", "GOOD", "--entry", "nowhere"], "no function @nowhere"),
+        (["compile", "GOOD", "-o", "out.txt"], ".rlx is an executable, .so, .o, .h are for C"),
+        (["compile", "GOOD", "-o", "out"], "cannot write out: its name does not say"),
+        (["compile", "GOOD", "--weights", "GOOD"], "named arrays in a .safetensors or .npz file"),
         (["inspect", "GOOD", "--show", "everything"], "everything"),
         (["compile", ""], "Is a directory"),
         (["inspect", "a" * 300], "File name too long"),

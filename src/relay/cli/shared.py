@@ -74,7 +74,9 @@ def require_seconds(seconds: float) -> None:
 
 def read_module(path: Path, weights: Path | None = None, entry: str = "main") -> Module:
     """The typed program of a file, with weights bound."""
-    module = relay.load_module(existing(path))
+    if existing(path).suffix == ".rlx":
+        raise FileError(f"{path} is a compiled program, and this needs its text", hint="give the .relay file")
+    module = relay.load_module(path)
     if weights is None:
         return module
     arrays = load_weights(weights)

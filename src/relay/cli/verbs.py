@@ -80,6 +80,11 @@ def compile(
     out = output or file.with_suffix(".rlx")
     if os.path.exists(out) and out.samefile(file):
         raise FileError(f"the output would replace the program {file}")
+    if output is not None and out.suffix not in (".rlx", *SUFFIXES) and not (out.is_char_device() or out.is_dir()):
+        raise FileError(
+            f"cannot write {out}: its name does not say what it is to be",
+            hint=f".rlx is an executable, {', '.join(SUFFIXES)} are for C",
+        )
     options: dict[str, Any] = {"target": target, "opt_level": opt_level, "precision": precision, "cache": not no_cache}
     options.update(memory_budget=memory_budget, tune=tune, threads=threads)
     if file.suffix == ".rlx":
@@ -215,7 +220,7 @@ def opt(
     passes: Annotated[str, Option(help="Passes in order, separated by commas: name or name{option=value}.")] = "",
     list_passes: Annotated[bool, Option("--list", help="List the passes and stop.")] = False,
     weights: Weights = None,
-    entry: Entry = "main",
+    entry: Annotated[str | None, Option(help="The function that weights are for. [default: main]")] = None,
 ) -> None:
     """Apply passes to a program and print it."""
     from relay.transform.base import available_passes, parse_passes
@@ -227,7 +232,9 @@ def opt(
     if file is None:
         raise RelayError("a program is missing", hint="give a FILE (.relay), or --list for the passes there are")
     chosen = parse_passes(passes, relay.pipeline.pass_services())
-    module = read_module(file, weights, entry)
+    module = read_module(file, weights, entry or "main")
+    if entry is not None:
+        module.function(entry)
     print(relay.Pipeline(chosen)(module))
 
 

@@ -65,8 +65,14 @@ def _numbers(data: npt.ArrayLike) -> npt.NDArray[Any]:
     """An array of numbers, whole ones of any length among them (as objects)."""
     try:
         given = np.asarray(data)
-    except (TypeError, ValueError) as error:
-        raise RelayError(f"not an array of numbers: {error}") from error
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # the last of a tensor that belongs to a framework's gradients
+        raise RelayError(
+            f"not an array of numbers: {error}", hint="give a NumPy array, or what NumPy can make one of"
+        ) from error
     whole = given.dtype.kind == "O" and all(isinstance(n, int) for n in given.flat)
     if given.dtype.kind not in "biufV" and not whole:
         raise RelayError(f"a constant is a number or an array of numbers, not {data!r}")

@@ -40,7 +40,10 @@ def read_program(path: Path) -> str:
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise FileError(f"{path} is not a text file ({error.reason})") from error
+        raise FileError(
+            f"{path} is not a text file ({error.reason})",
+            hint="a program is text (.relay); a compiled one is named .rlx, and read by relay.load",
+        ) from error
     if len(text) > _MOST_CHARACTERS:
         raise FileError(
             f"{path} has more than {_MOST_CHARACTERS:,} characters",

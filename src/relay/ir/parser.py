@@ -79,7 +79,13 @@ def _parse_module(
         raise SyntaxError_("the text does not say its version", tokens.span_at(0, 1), hint, text)
     if base is None and Path(source_name).is_file():
         base = Path(source_name).resolve().parent
-    module: Module = _Parser(tokens, base, importing, constants=constants).run("module")
+    try:
+        module: Module = _Parser(tokens, base, importing, constants=constants).run("module")
+    except SyntaxError_ as error:
+        if tokens.version is None:
+            begins = f'a program begins with #[version = "{VERSION}"]'
+            error.hint = f"{error.hint}; {begins}" if error.hint else begins
+        raise
     return module
 
 

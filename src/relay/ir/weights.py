@@ -12,6 +12,11 @@ import numpy.typing as npt
 from relay.ir.diagnostics import FileError
 from relay.ir.mapped import TensorFile
 
+_FORMATS = (
+    "weights are named arrays in a .safetensors or .npz file: "
+    "safetensors.torch.save_file(model.state_dict(), path), or numpy.savez(path, **arrays)"
+)
+
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
     """Named arrays of a ``.safetensors`` or ``.npz`` file, or of all safetensors files of a folder (a checkpoint in parts).
@@ -34,7 +39,12 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
     if place.suffix != ".npz":
         if not place.exists():
             raise FileError(f"no such file: {place}")
-        return TensorFile(place).arrays()
+        try:
+            return TensorFile(place).arrays()
+        except FileError as error:
+            if place.suffix != ".safetensors":
+                error.hint = _FORMATS
+            raise
     try:
         with np.load(place, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}

@@ -33,6 +33,13 @@ class Pass(ABC):
 
     name: ClassVar[str]
 
+    def __post_init__(self) -> None:
+        """Numbers among the options are limits. Raises PassError for one that is negative."""
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if isinstance(value, int) and value < 0:
+                raise PassError(f"{self.name}: {option.name} must not be negative, found {value}")
+
     @abstractmethod
     def __call__(self, module: Module) -> Module: ...
 

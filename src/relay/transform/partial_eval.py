@@ -51,7 +51,7 @@ from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType, is_float
 from relay.ir.walk import free_vars, substitute
 from relay.op import registry
-from relay.transform.base import Pass, PassError
+from relay.transform.base import Pass
 from relay.transform.blocks import (
     all_bindings,
     as_block,
@@ -99,11 +99,6 @@ class PartialEvaluate(Pass):
     depth: int = 2000
     unroll: int = 1000
     strict: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("fuel", "depth", "unroll"):
-            if getattr(self, name) < 0:
-                raise PassError(f"partial_eval: {name} must not be negative, found {getattr(self, name)}")
 
     def __call__(self, module: Module) -> Module:
         evaluator = _Evaluator(self, module)
