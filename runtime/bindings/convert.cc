@@ -407,7 +407,9 @@ void Converter::convert_one(Work& work, const Task& task) {
   if (type.kind == Type::tuple) {
     auto count = static_cast<uint32_t>(type.fields.size());
     if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != static_cast<Py_ssize_t>(count))
-      refuse(type_error_, work, task, "must be a tuple of " + std::to_string(count) + ", not " + shown(task.object));
+      refuse(type_error_, work, task,
+             "must be a tuple of " + std::to_string(count) + ", not " +
+                 (PyTuple_Check(object) ? "one of " + std::to_string(PyTuple_GET_SIZE(object)) : shown(task.object)));
     Adt* adt = new_adt(tuple_tag, count);
     work.give(task, adt);
     for (uint32_t i = count; i-- > 0;)

@@ -92,7 +92,7 @@ def test_other_errors(program: tuple[Module, Executable]) -> None:
     pair, rest = value(mod)
     with pytest.raises(TypeError_, match=r"argument %p of @main must be a Pair, not Rose\(1.5"):
         exe(rest[0], rest)
-    with pytest.raises(TypeError_, match=r"argument %t of @main must be a tuple of 2"):
+    with pytest.raises(TypeError_, match=r"argument %t of @main must be a tuple of 2, not one of 1"):
         exe(pair, rest[:1])
     with pytest.raises(TypeError_, match=r"at \.0/Rose\.1 must be a List, not 3"):
         exe(pair, (mod.adt("Tree").Rose(1.0, 3), rest[1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import relay
 from relay.ir.diagnostics import SyntaxError_
 from relay.ir.parser import parse_expr, parse_module, parse_type
 from tests.ir.programs import HEADER
@@ -35,6 +36,7 @@ from tests.ir.programs import HEADER
         ("add(axis=1, 2)", 1, 5, "attributes (name=value) come last"),
         ("add(axis=1, axis=2)", 1, 13, "given twice"),
         ("f(x=float)", 1, 5, 'a string is written "float"'),
+        ("f(x=true)", 1, 5, "a truth value is True"),
         ("300i8", 1, 1, "300 does not fit in int8"),
         pytest.param("f(" + "9" * 5000 + ")", 1, 3, "no integer has 5000 digits", id="5000 digits"),
         ("3000000000i32", 1, 1, "write it with i64"),
@@ -143,3 +145,14 @@ def test_a_type_that_is_nested_too_deeply(opening: str, closing: str, depth: int
     with pytest.raises(SyntaxError_, match="a type is nested more than 150 deep") as caught:
         parse_module(text.replace("TYPE", opening * depth + "int8" + closing * depth))
     assert caught.value.span is not None and caught.value.span.line == 4
+
+
+def test_a_parameter_without_its_sign() -> None:
+    with pytest.raises(SyntaxError_) as error:
+        relay.parse('#[version = "0.0.5"]\ndef @main(x: float32) { x }')
+    assert error.value.hint == "a variable is %x, a function @x"
+
+
+def test_numbers_say_their_base_type() -> None:
+    with pytest.raises(relay.RelayError, match=r"cast one of them \(a number says its own: 2f is float32"):
+        relay.parse('#[version = "0.0.5"]\ndef @main(%x: float32) { %x * 2 }')

@@ -82,7 +82,7 @@ class _Reader:
                     raise _unexpected(given, type_, what)
                 parts: list[Value] = []
                 for n, (part, t) in enumerate(zip(given, type_.fields, strict=True)):
-                    parts.append((yield self._read(part, t, f"{what}, field {n},")))
+                    parts.append((yield self._read(part, t, f"{what.removesuffix(',')}, field {n},")))
                 return tuple(parts)
             case AdtType():
                 algebraic: Value = yield self._adt(given, type_, what)

@@ -58,6 +58,8 @@ def hint(tokens: Tokens, position: int, expected: Collection[str], wants_express
         return "a loop is a function that calls itself last, or @while or @for of the prelude"
     if before in _BEFORE and (before != "*" or kind == "*"):
         return _BEFORE[before]
+    if text == ":" and tokens.kinds[position - 1] == "NAME":
+        return f"a variable is %{before}, a function @{before}"
     if text in _FOUND:
         return _FOUND[text]
     if kind in _BEGINS_EXPRESSION and ";" in expected:

@@ -194,7 +194,9 @@ class LiteralActions(TypeActions):
                 return float(self.texts[form.token])
             case Undeclared():
                 text = self.texts[form.token]
-                raise self.error(f"{text!r} is not a value", form.token, f'a string is written "{text}"')
+                truth = text.capitalize()
+                hint = f"a truth value is {truth}" if truth in ("True", "False") else f'a string is written "{text}"'
+                raise self.error(f"{text!r} is not a value", form.token, hint)
             case _:
                 made: Attr = form
                 return made

@@ -67,7 +67,9 @@ def require_same_dtype(op: str, *tensors: te.Tensor) -> str:
     first = tensors[0].dtype
     for t in tensors[1:]:
         te.require(
-            t.dtype == first, f"the operands of {op} must have one dtype, not {first} and {t.dtype}: cast one of them"
+            t.dtype == first,
+            f"the operands of {op} must have one dtype, not {first} and {t.dtype}: cast one of them "
+            "(a number says its own: 2f is float32, 2 int32, 2i64 int64)",
         )
     return first
 
