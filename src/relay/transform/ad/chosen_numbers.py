@@ -65,7 +65,11 @@ _GREATEST_STEP = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ChosenNumbers(Pass):
-    """Compute both sides of choices between numbers. Before and after: typed blocks, with sizes that have names."""
+    """Compute both sides of choices between numbers in functions that call themselves.
+
+    Before: typed blocks, with sizes that have names. After: the same values and gradients, where nothing that is computed more often can
+    fail.
+    """
 
     name: ClassVar[str] = "chosen_numbers"
     entries: tuple[str, ...] | str = "main"
