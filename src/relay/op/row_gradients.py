@@ -27,17 +27,21 @@ def pick(table: te.Tensor, begin: te.Tensor, like: te.Tensor) -> te.Tensor:
     return te.compute((like.shape[0], *table.shape[1:]), body, "pick")
 
 
-@operator("rows.without")
-def without(table: te.Tensor, begin: te.Tensor, like: te.Tensor) -> te.Tensor:
-    """``table`` (n, ...) with zeros in the rows from ``begin`` on, as many as ``like`` has."""
-    first = _begin(begin, "rows.without")
-    count = te.size(like.shape[0])
+def _outside(op: str, table: te.Tensor, begin: te.Tensor, like: te.Tensor) -> te.Tensor:
+    """``table`` with zeros in the rows from ``begin`` on, as many as ``like`` has."""
+    first, count = _begin(begin, op), te.size(like.shape[0])
 
     def body(*i: te.Scalar) -> te.Scalar:
         outside = te.compare("lt", i[0], first) | te.compare("ge", i[0], first + count)
         return te.select(outside, table[i], te.const(0, table.dtype))
 
-    return te.compute(table.shape, body, "without")
+    return te.compute(table.shape, body, op.removeprefix("rows."))
+
+
+@operator("rows.without")
+def without(table: te.Tensor, begin: te.Tensor, like: te.Tensor) -> te.Tensor:
+    """``table`` (n, ...) with zeros in the rows from ``begin`` on, as many as ``like`` has."""
+    return _outside("rows.without", table, begin, like)
 
 
 @operator("rows.place")
@@ -102,13 +106,7 @@ def add_from(table: te.Tensor, rows: te.Tensor, begin: te.Tensor) -> te.Tensor:
 @operator("rows.clear", by_routine=True, donates=True)
 def clear(table: te.Tensor, begin: te.Tensor, like: te.Tensor) -> te.Tensor:
     """`rows.without`; in place where the table dies. The rows lie in the table."""
-    first, count = _begin(begin, "rows.clear"), te.size(like.shape[0])
-
-    def body(*i: te.Scalar) -> te.Scalar:
-        outside = te.compare("lt", i[0], first) | te.compare("ge", i[0], first + count)
-        return te.select(outside, table[i], te.const(0, table.dtype))
-
-    return te.compute(table.shape, body, "cleared")
+    return _outside("rows.clear", table, begin, like)
 
 
 @operator("rows.spread")

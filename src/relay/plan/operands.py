@@ -65,10 +65,9 @@ def products_of(
         if form is not None:
             where = builder.storage.get((id(kept.origin), 0))
             strides = row_major(kept.stage.shape) if where is None else where.strides
-            if grouped is not None:
-                best = grouped
-            else:
-                best = form if form.guard is not None else arranged(kept, form, strides, indices, target, ids)
+            best = grouped or form
+            if grouped is None and form.guard is None:
+                best = arranged(kept, form, strides, indices, target, ids)
             found = product(kept, best, indices, target, vectors, ids)
             if found is None and form.guard is not None:
                 out.append(kept)  # where its guard does not hold, there is no left operand to make

@@ -156,7 +156,7 @@ def product(
     plain = not form.turned and form.guard is None and form.choice is None
     pairs = plain and _is_run(trial.groups[3], poly, indices) and _in_pairs(form, target)
     apart: Dim | None = None
-    if pairs and target.has_matrix_registers and _is_constant(form.right, constants):
+    if pairs and target.has_matrix_registers and is_constant(form.right, constants):
         apart = _row_stride(form, trial, poly, indices)
     pairs = pairs and (apart is not None or target.multiplies_pairs)
     if apart is not None:
@@ -227,7 +227,7 @@ def narrow(operand: Scalar) -> Scalar:
     return operand
 
 
-def _is_constant(operand: Scalar, constants: frozenset[int]) -> bool:
+def is_constant(operand: Scalar, constants: frozenset[int]) -> bool:
     """Whether an operand is made of constants (by the ids of their stages) alone."""
     return all(isinstance(n.source, Tensor) and id(n.source.stage) in constants for n in loads(operand))
 
@@ -263,7 +263,7 @@ def is_streamable(form: Contraction, constants: frozenset[int], indices: Indices
     """Whether the right operand of a product of one row is packed beforehand or can be read in order where it is, each element
     once: a window that moves over it is none."""
     load = form.right.a if isinstance(form.right, Cast) else form.right
-    if _is_constant(form.right, constants):
+    if is_constant(form.right, constants):
         return True
     if not isinstance(load, Load) or not isinstance(load.source, Tensor):
         return False
@@ -309,9 +309,7 @@ def is_laid_before(p: Product, target: Target, constants: frozenset[int]) -> boo
     form, columns = p.form, size_of(p.form.columns)
     wide = not isinstance(columns, int) or columns >= _LAID_FOR
     plain = form.guard is None and form.choice is None and not form.turned and not p.pairs
-    return (
-        wide and plain and target.multiplies_pairs and _in_pairs(form, target) and _is_constant(form.right, constants)
-    )
+    return wide and plain and target.multiplies_pairs and _in_pairs(form, target) and is_constant(form.right, constants)
 
 
 def as_it_lies(form: Contraction) -> Contraction:

@@ -13,15 +13,14 @@ Source: NeoFlow, section 4.3 (tensor swapping).
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from relay.ir.dim import Dim, dim_mul, known_equal
 from relay.ir.types import dtype_bits
 from relay.loop.target import Target
 from relay.plan.build import position_read
-from relay.plan.graph import loads
-from relay.plan.product import Product, flat_position, panels, size_of
+from relay.plan.product import Product, flat_position, is_constant, panels, size_of
 from relay.plan.stages import Contraction, Kept
 from relay.plan.tiles import has_halves
 from relay.te.index import Indices
@@ -58,7 +57,7 @@ def arranged(
     strides: Sequence[Dim],
     indices: Indices,
     target: Target,
-    constants: Container[int] = frozenset(),
+    constants: frozenset[int] = frozenset(),
 ) -> Contraction:
     """The contraction as it is computed best: with its operands exchanged, where its right one would have to be gathered, and with
     the columns that do not lie behind each other as a batch, where that is enough. ``strides``: how the result lies in memory;
@@ -83,8 +82,12 @@ def arranged(
     ):
         return _exchanged(form, form.columns, ())
     if len(form.columns) < 2:
-        held = all(isinstance(n.source, Tensor) and id(n.source.stage) in constants for n in loads(form.left))
-        along = held and not form.taps and steps[form.columns[0]] == 1 and memory[form.columns[0]] == 1
+        along = (
+            is_constant(form.left, constants)
+            and not form.taps
+            and steps[form.columns[0]] == 1
+            and memory[form.columns[0]] == 1
+        )
         if along and isinstance(form.left, Load) and load is form.right and _repays_packing(form, lanes, target):
             return _exchanged(form, form.columns, ())
         return form

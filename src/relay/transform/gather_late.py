@@ -21,7 +21,7 @@ from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, map_functions
 from relay.transform.build import type_of
 from relay.transform.failing import may_fail
-from relay.transform.traced import product_of
+from relay.transform.traced import grouped_operands, product_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,7 @@ def _gathering(function: Function) -> Function:
         if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or not registry.exists(value.fn.name):
             return value
         args = [driver.definition(a) for a in value.args]
-        fields = [list(a.fields) if isinstance(a, Tuple) else [b] for a, b in zip(args, value.args, strict=True)]
-        flat = [e for several in fields for e in several]
+        flat = [e for a, b in zip(args, value.args, strict=True) for e in (a.fields if isinstance(a, Tuple) else (b,))]
         taken = {n: made for n, e in enumerate(flat) if isinstance(made := _taken(driver.definition(e)), Call)}
         if not taken or registry.get(value.fn.name).kind != "expression":
             return value
@@ -53,16 +52,7 @@ def _gathering(function: Function) -> Function:
         for n, take in taken.items():
             flat[n] = own = Var("chosen", None, take.ty)
             scope.bindings.append(Binding(own, replace(take)))
-        given = iter(flat)
-        arguments: list[Expr] = []
-        for arg, several in zip(value.args, fields, strict=True):
-            parts = tuple(next(given) for _ in several)
-            if not isinstance(driver.definition(arg), Tuple):
-                arguments += parts
-                continue
-            whole = Var("operands", None, type_of(arg))
-            scope.bindings.append(Binding(whole, Tuple(parts, whole.ty)))
-            arguments.append(whole)
+        arguments = grouped_operands(value.args, flat, scope.bindings)
         return Call(value.fn, tuple(arguments), value.attrs, value.type_args, value.ty, value.span)
 
     driver = Forward(visit)

@@ -34,7 +34,7 @@ from relay.te.tensor import Compute
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, is_primitive, map_functions
 from relay.transform.build import constant, op_call, type_of
-from relay.transform.traced import product_of, traced_call
+from relay.transform.traced import grouped_operands, product_of, traced_call
 
 Precision = Literal["float32", "bf16", "int8-weights"]
 # Elements of a weight below which there is nothing to gain.
@@ -217,7 +217,7 @@ class _Reducer:
             if mine is None or not _fits(mine, taken, summed):
                 return "the scales of its weight cannot be taken as the weight is"
             name, attrs, scales = name + SCALED, {**attrs, "operand": factor.operand}, (mine,)
-        call = op_call(name, (*scales, *_grouped(value.args, args, bindings)), attrs, value.span)
+        call = op_call(name, (*scales, *grouped_operands(value.args, args, bindings)), attrs, value.span)
         result = Var("product", None, call.ty)
         return Block((*bindings, Binding(result, call)), result, value.ty)
 
@@ -262,20 +262,6 @@ def _is_expression(call: Call, *kinds: str) -> bool:
 def _name(call: Call) -> str:
     assert isinstance(call.fn, OpRef)
     return call.fn.name
-
-
-def _grouped(args: Sequence[Expr], flat: Sequence[Expr], bindings: list[Binding]) -> list[Expr]:
-    """Tensors as the operands ``args`` are: those of a tuple together."""
-    given, out = iter(flat), list[Expr]()
-    for arg in args:
-        if not isinstance(arg.ty, TupleType):
-            out.append(next(given))
-            continue
-        fields = tuple(next(given) for _ in arg.ty.fields)
-        whole = Var("operands", None, TupleType(tuple(map(type_of, fields))))
-        bindings.append(Binding(whole, Tuple(fields, whole.ty)))
-        out.append(whole)
-    return out
 
 
 def _fits(scale: Expr, taken: Expr, summed: frozenset[int]) -> bool:

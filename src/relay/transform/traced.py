@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relay import te
-from relay.ir.expr import Call, Expr, OpRef
+from relay.ir.expr import Binding, Call, Expr, OpRef, Tuple, Var
 from relay.ir.types import TensorType, TupleType
 from relay.op import registry
 from relay.te.bilinear import Bilinear, bilinear
@@ -35,3 +35,17 @@ def product_of(call: Call, operands: Sequence[Expr]) -> Bilinear | None:
     """What a call sums up, where that is products of two operands."""
     traced = traced_call(call, operands)
     return None if traced is None else bilinear(traced.inputs, traced.outputs)
+
+
+def grouped_operands(args: Sequence[Expr], flat: Sequence[Expr], bindings: list[Binding]) -> list[Expr]:
+    """Tensors as the operands ``args`` are: those of a tuple together."""
+    given, out = iter(flat), list[Expr]()
+    for arg in args:
+        if not isinstance(arg.ty, TupleType):
+            out.append(next(given))
+            continue
+        fields = tuple(next(given) for _ in arg.ty.fields)
+        whole = Var("operands", None, TupleType(tuple(map(type_of, fields))))
+        bindings.append(Binding(whole, Tuple(fields, whole.ty)))
+        out.append(whole)
+    return out

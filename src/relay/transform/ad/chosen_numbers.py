@@ -49,13 +49,12 @@ from relay.transform.blocks import (
     body_of,
     is_primitive,
     nested_blocks,
-    operands,
     with_nested_blocks,
 )
 from relay.transform.build import op_call, type_of
 from relay.transform.failing import alone, asked_of
 from relay.transform.name_dims import named
-from relay.transform.uses import globals_used
+from relay.transform.uses import call_sites, globals_used
 
 # Both sides together compute so much at most.
 _MOST_STEPS = 16
@@ -115,7 +114,7 @@ def _facts(module: Module, entries: Sequence[str]) -> Mapping[str, _Facts]:
         for n, f in module.functions.items()
     }
     nothing = _Facts(frozenset(), frozenset())
-    values = {n for f in module.functions.values() for n in _as_values(f)}
+    _, values = call_sites(module)
     found = {
         n: nothing if n in values or n in entries or is_primitive(module.functions[n]) else e
         for n, e in everything.items()
@@ -137,19 +136,6 @@ def _facts(module: Module, entries: Sequence[str]) -> Mapping[str, _Facts]:
 
 def _both(a: _Facts, b: _Facts) -> _Facts:
     return _Facts(a.counts & b.counts, a.filled & b.filled)
-
-
-def _as_values(function: Function) -> Iterator[str]:
-    """The functions that a function uses otherwise than by calling them."""
-    for binding in _bindings(function):
-        value = binding.value
-        for atom in value.args if isinstance(value, Call) else operands(value):
-            if isinstance(atom, GlobalVar):
-                yield atom.name
-    if not is_primitive(function):
-        for block in all_blocks(body_of(function)):
-            if isinstance(block.result, GlobalVar):
-                yield block.result.name
 
 
 @dataclass(slots=True, eq=False)

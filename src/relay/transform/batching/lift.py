@@ -300,15 +300,16 @@ class Lifter:
         full = ty if stage == UNIFORM else with_rows(ty, self.rows_at(stage))
         return Value(self.blocks[stage].bind(name, replace(value, ty=full), full), stage, ty)
 
+    def _depends(self) -> NotStructural:
+        of_request = self.group.many and self.clause.function == 0
+        why = "an argument of a recursive call depends on the result of another"
+        return NotStructural(f"{why}; {APART}" if of_request else why)
+
     def _stage(self, var: Var, values: Sequence[Value]) -> int:
         """When something can be computed from these values. Raises NotStructural."""
         stage = max((v.stage for v in values), default=UNIFORM)
         if var in self._needed and stage > DOWN:
-            of_request = self.group.many and self.clause.function == 0
-            raise NotStructural(
-                "an argument of a recursive call depends on the result of another"
-                + (f"; {APART}" if of_request else "")
-            )
+            raise self._depends()
         return AFTER if stage == DOWN and var not in self._needed else stage
 
     def _operator(self, var: Var, call: Call, name: str) -> Value:
@@ -439,11 +440,7 @@ class Lifter:
     def _hand_down(self, site: int, target: int, args: Sequence[Expr]) -> None:
         values = [t for a in args for v in flat_values(self._value(a)) for t in self.tensors(v)]
         if any(v.stage > DOWN for v in values):
-            of_request = self.group.many and self.clause.function == 0
-            raise NotStructural(
-                "an argument of a recursive call depends on the result of another"
-                + (f"; {APART}" if of_request else "")
-            )
+            raise self._depends()
         self.hand_down(site, target, values)
 
 
