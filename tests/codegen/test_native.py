@@ -207,6 +207,50 @@ def test_integer_operations(dtype: str) -> None:
         check(kernel, [a, b, *outputs], {var(N): len(a)})
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
+def test_quotients_of_vectors_are_exact(dtype: str, target: str) -> None:
+    """Divisors of every size, and dividends at their multiples and one beside: where a quotient in floats would first be wrong."""
+    info, rng = np.iinfo(dtype), np.random.default_rng(3)
+    bits = rng.integers(0, info.bits, 600)
+    y = [
+        int(n) % (1 << int(k) + 1) - (1 << int(k) if info.min else 0)
+        for n, k in zip(rng.integers(0, 1 << 62, 600), bits, strict=True)
+    ]
+    y = [min(max(v, info.min), info.max) for v in y]
+    most = [info.max // max(abs(v), 1) for v in y]
+    times = [int(rng.integers(0, m, dtype=dtype, endpoint=True)) if n % 3 else m for n, m in enumerate(most)]
+    x = [
+        min(max(t * v + int(d), info.min), info.max) for t, v, d in zip(times, y, rng.integers(-1, 2, 600), strict=True)
+    ]
+    a, b = np.array(x, dtype), np.array(y, dtype)
+    ops: list[BinaryOp] = ["floordiv", "mod", "truncdiv", "truncmod"]
+    given, by, i = Buffer("x", (N,), dtype), Buffer("y", (N,), dtype), Axis("i", N)
+    outs = tuple(Buffer(op, (N,), dtype) for op in ops)
+    stores = tuple(
+        Store(o, (i,), Binary(op, load(given, i), load(by, i), dtype)) for op, o in zip(ops, outs, strict=True)
+    )
+    kernel = Kernel("quotients", (given, by), outs, (var(N),), loop(i, Seq(stores), "vectorized"))
+    outputs = check(kernel, [a, b, *(np.zeros(len(a), dtype) for _ in ops)], {var(N): len(a)}, target)
+    for n, (quotient, rest) in enumerate(zip(outputs[0].tolist(), outputs[1].tolist(), strict=True)):
+        if y[n] not in (0, -1):
+            assert (quotient, rest) == divmod(x[n], y[n])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_quotients_of_places_before_the_first_round_down(target: str) -> None:
+    """``(i - n) // m`` and its remainder, both sizes unknown, in vectors."""
+    i, out, rest = Axis("i", N), Buffer("out", (N,), "int64"), Buffer("rest", (N,), "int64")
+    before = binary("sub", i, Size(M))
+    by = binary("add", Size(M), -3)
+    body = Seq((Store(out, (i,), binary("floordiv", before, by)), Store(rest, (i,), binary("mod", before, by))))
+    kernel = Kernel("places", (), (out, rest), (var(M), var(N)), loop(i, body, "vectorized"))
+    for m in (1, 2, 3, 4, 10, 50):
+        found = check(kernel, [np.zeros(75, "int64"), np.zeros(75, "int64")], {var(M): m, var(N): 75}, target)
+        want = [divmod(place - m, m - 3) if m != 3 else (0, 0) for place in range(75)]
+        assert list(zip(found[0].tolist(), found[1].tolist(), strict=True)) == want
+
+
 @st.composite
 def scalar_expressions(draw: st.DrawFn, leaves: tuple[Scalar, ...], dtype: str, depth: int) -> Scalar:
     """A random expression of one dtype over some leaves."""

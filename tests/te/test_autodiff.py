@@ -219,3 +219,12 @@ def test_an_axis_that_a_size_splits_goes_back_without_a_loop() -> None:
     read = binary("add", binary("mul", i, te.size(dim_mul(2, h))), j)
     (inverse,) = invert([read], [z], [i, j], Indices())
     assert not inverse.free
+
+
+def test_places_that_an_unknown_factor_apart_hit_an_element_make_a_loop_as_short_as_it_is_large() -> None:
+    """``x[(o * 2n + n + 56) // 112]`` (an image of unknown size made 56 wide) hits z for ``112 // 2n`` o in a row, or one more."""
+    n = as_dim(DimVar("n"))
+    o, z = Axis("o", 56), Axis("z", n)
+    place = binary("add", binary("mul", o, te.size(dim_mul(2, n))), binary("add", te.size(n), 56))
+    (inverse,) = invert([binary("floordiv", place, 112)], [z], [o], Indices())
+    assert [a.extent for a in inverse.free] == [ceil_div(112, dim_mul(2, n))]

@@ -18,8 +18,9 @@ from relay.te.scalar import BinaryOp, CompareOp
 
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
-# Index arithmetic on sizes, variables and small constants stays below 2**52 and, by these, above 0.
+# Index arithmetic on sizes, variables and small constants stays below 2**51 in magnitude, and by some of these not negative.
 _NONNEG = frozenset(("add", "mul", "floordiv", "mod", "min", "max"))
+_PLACED = frozenset((*_NONNEG, "sub", "truncdiv", "truncmod"))
 _ORDERED = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 
 
@@ -45,7 +46,10 @@ class Arithmetic:
         number = int(value) & ((1 << bits) - 1)
         if is_signed(dtype) and number >> (bits - 1):
             number -= 1 << bits
-        return Value(str(number), dtype, const=number, multiple=abs(number), nonneg=0 <= number < 1 << 52)
+        placed = abs(number) < 1 << 51
+        return Value(
+            str(number), dtype, const=number, multiple=abs(number), nonneg=placed and number >= 0, placed=placed
+        )
 
     def index(self, value: int) -> Value:
         known = self._indices.get(value)
@@ -62,11 +66,14 @@ class Arithmetic:
             steps = ", ".join(f"i64 {lane * value.stride}" for lane in range(lanes))
             text = self.b.emit(f"add {vec('i64', lanes)} {base.text}, <{steps}>")
             return Value(
-                text, value.dtype, lanes, multiple=value.multiple, nonneg=value.nonneg, run=lanes, rise=value.stride
-            )
+                text, value.dtype, lanes, multiple=value.multiple, nonneg=value.nonneg, run=lanes, rise=value.stride,
+                placed=value.placed,
+            )  # fmt: skip
         assert value.lanes == 1, "vectors of one loop have one width"
         element = register_type(value.dtype)
-        return Value(self.splat(element, value.text, lanes), value.dtype, lanes, nonneg=value.nonneg)
+        return Value(
+            self.splat(element, value.text, lanes), value.dtype, lanes, nonneg=value.nonneg, placed=value.placed
+        )
 
     def splat(self, element: str, text: str, lanes: int) -> str:
         if lanes == 1:
@@ -103,15 +110,19 @@ class Arithmetic:
             return Value(self._bool(op, x, y, type_), dtype, lanes)
         text = self._int(op, a, b, x, y, type_, dtype, lanes)
         nonneg = a.nonneg and b.nonneg and dtype == "int64" and op in _NONNEG
+        placed = nonneg or (a.is_placed and b.is_placed and dtype == "int64" and op in _PLACED)
         if lanes == 1 and dtype == "int64":
             if op == "add":
                 self._sums[text] = (a, b)
             elif op == "mul" and a.const is None and b.const is None:
                 self._products.add(text)
         if lanes == 1 or dtype != "int64":
-            return Value(text, dtype, lanes, multiple=_multiple(op, a, b) if lanes == 1 else 1, nonneg=nonneg)
+            multiple = _multiple(op, a, b) if lanes == 1 else 1
+            return Value(text, dtype, lanes, multiple=multiple, nonneg=nonneg, placed=placed)
         runs = combined(op, a, b, lanes)
-        return Value(text, dtype, lanes, multiple=runs.multiple, nonneg=nonneg, run=runs.length, rise=runs.rise)
+        return Value(
+            text, dtype, lanes, multiple=runs.multiple, nonneg=nonneg, run=runs.length, rise=runs.rise, placed=placed
+        )
 
     def staying(self, index: Value) -> tuple[Value, Value, Value] | None:
         """An index as what stays the same while a loop moves another part by distances that are not known, that part, and a number; None
@@ -208,67 +219,96 @@ class Arithmetic:
                 raise AssertionError(f"{op} of {dtype}")
 
     def _divide(self, op: BinaryOp, a: Value, b: Value, x: str, y: str, type_: str, dtype: str, lanes: int) -> str:
-        emit, element, masks = self.b.emit, register_type(dtype), vec("i1", lanes)
+        emit, element, divisor = self.b.emit, register_type(dtype), b.const if isinstance(b.const, int) else None
         signed = is_signed(dtype) and not (a.nonneg and b.nonneg)
         remainder = op in ("mod", "truncmod")
         floored = op in ("floordiv", "mod")
-        if isinstance(b.const, int) and b.const == 0:
+        if divisor == 0:
             return self.splat(element, "0", lanes)
-        power = isinstance(b.const, int) and b.const & (b.const - 1) == 0
-        if dtype == "int64" and lanes > 1 and a.nonneg and b.nonneg and not power:
-            return self._divide_indices(remainder, x, y, b, lanes)
+        power = divisor is not None and divisor & (divisor - 1) == 0
+        placed = a.is_placed and b.is_placed and dtype == "int64"
         safe, zero = y, ""
-        if not isinstance(b.const, int) or b.const == -1:
+        if divisor in (None, -1):
             one = self.splat(element, "1", lanes)
             zero = emit(f"icmp eq {type_} {y}, {self.splat(element, '0', lanes)}")
             bad = zero
-            if signed:
+            if signed and not placed:
                 least = self.splat(element, str(-(1 << (dtype_bits(dtype) - 1))), lanes)
                 minimum = emit(f"icmp eq {type_} {x}, {least}")
                 minus = emit(f"icmp eq {type_} {y}, {self.splat(element, '-1', lanes)}")
                 over = emit(f"and {vec('i1', lanes)} {minimum}, {minus}")
                 bad = emit(f"or {vec('i1', lanes)} {zero}, {over}")
             safe = self.select_text(bad, one, y, type_, lanes)
-        if not signed:
-            result = emit(f"{'urem' if remainder else 'udiv'} {type_} {x}, {safe}")
-        elif not floored:
-            result = emit(f"{'srem' if remainder else 'sdiv'} {type_} {x}, {safe}")
-        elif isinstance(b.const, int) and b.const > 0 and b.const & (b.const - 1) == 0:
-            shift = self.splat(element, str(b.const.bit_length() - 1), lanes)
-            low = self.splat(element, str(b.const - 1), lanes)
+        if lanes > 1 and ((placed and not power) or (dtype_bits(dtype) < 64 and divisor is None)):
+            result = self._divide_as_floats(remainder, floored and signed, x, safe, dtype, lanes)
+        elif floored and signed and power and divisor is not None:
+            shift = self.splat(element, str(divisor.bit_length() - 1), lanes)
+            low = self.splat(element, str(divisor - 1), lanes)
             return emit(f"and {type_} {x}, {low}") if remainder else emit(f"ashr {type_} {x}, {shift}")
+        elif lanes > 1 and dtype == "int64" and not power:
+            result = self._divide_unless_large(remainder, floored, x, safe, lanes)
         else:
-            rest = emit(f"srem {type_} {x}, {safe}")
-            nothing = self.splat(element, "0", lanes)
-            crosses = emit(f"icmp slt {type_} {emit(f'xor {type_} {rest}, {safe}')}, {nothing}")
-            inexact = emit(f"icmp ne {type_} {rest}, {nothing}")
-            adjust = emit(f"and {vec('i1', lanes)} {crosses}, {inexact}")
-            if remainder:
-                result = self.select_text(adjust, emit(f"add {type_} {rest}, {safe}"), rest, type_, lanes)
-            else:
-                quotient = emit(f"sdiv {type_} {x}, {safe}")
-                result = emit(f"add {type_} {quotient}, {emit(f'sext {masks} {adjust} to {type_}')}")
+            result = self._divide_integers(remainder, floored, signed, x, safe, type_, element, lanes)
         return self.select_text(zero, self.splat(element, "0", lanes), result, type_, lanes) if zero else result
 
-    def _divide_indices(self, remainder: bool, x: str, y: str, b: Value, lanes: int) -> str:
-        """Vectors of indices in double arithmetic: no machine divides vectors of integers.
+    def _divide_integers(
+        self, remainder: bool, floored: bool, signed: bool, x: str, y: str, type_: str, element: str, lanes: int
+    ) -> str:
+        """By the machine's own division, each lane by itself. ``y`` is not 0, nor -1 where ``x`` is the least number."""
+        emit, masks = self.b.emit, vec("i1", lanes)
+        if not signed or not floored:
+            return emit(f"{'s' if signed else 'u'}{'rem' if remainder else 'div'} {type_} {x}, {y}")
+        rest = emit(f"srem {type_} {x}, {y}")
+        nothing = self.splat(element, "0", lanes)
+        crosses = emit(f"icmp slt {type_} {emit(f'xor {type_} {rest}, {y}')}, {nothing}")
+        inexact = emit(f"icmp ne {type_} {rest}, {nothing}")
+        adjust = emit(f"and {masks} {crosses}, {inexact}")
+        if remainder:
+            return self.select_text(adjust, emit(f"add {type_} {rest}, {y}"), rest, type_, lanes)
+        quotient = emit(f"sdiv {type_} {x}, {y}")
+        return emit(f"add {type_} {quotient}, {emit(f'sext {masks} {adjust} to {type_}')}")
 
-        Below 2**52 the rounded quotient never reaches the next integer, so its integer part is exact.
-        """
-        emit, wide, doubles = self.b.emit, vec("i64", lanes), vec("double", lanes)
-        dividend, divisor = (emit(f"uitofp {wide} {v} to {doubles}") for v in (x, y))
-        ratio = emit(f"fdiv {doubles} {dividend}, {divisor}")
-        if isinstance(b.const, int):
-            quotient = emit(f"fptosi {doubles} {ratio} to {wide}")
+    def _divide_unless_large(self, remainder: bool, floored: bool, x: str, y: str, lanes: int) -> str:
+        """Vectors of numbers of 64 bits as floats, but where one has more of these than a mantissa."""
+        emit, b, type_, masks = self.b.emit, self.b, vec("i64", lanes), vec("i1", lanes)
+        moved, reach = (self.splat("i64", str(n), lanes) for n in (1 << 51, 1 << 52))
+        large = [emit(f"icmp uge {type_} {emit(f'add {type_} {v}, {moved}')}, {reach}") for v in (x, y)]
+        usual = self._divide_as_floats(remainder, floored, x, y, "int64", lanes)
+        rare, after, before = b.name("rare"), b.name("usual"), b.block
+        b.seldom(self.any_lane(emit(f"or {masks} {large[0]}, {large[1]}"), lanes), rare, after)
+        b.start(rare)
+        exact, end = self._divide_integers(remainder, floored, True, x, y, type_, "i64", lanes), b.block
+        b.jump(after)
+        b.start(after)
+        return b.phi(type_, (usual, before), (exact, end))
+
+    def _divide_as_floats(self, remainder: bool, floored: bool, x: str, y: str, dtype: str, lanes: int) -> str:
+        """Vectors of integers that have fewer bits than a float's mantissa, in floats: no machine divides vectors of integers. A rounded
+        quotient of such numbers never reaches the next integer, so its integer part is exact. ``y`` is not 0, nor -1 where ``x`` is the
+        least number."""
+        emit, bits, sign = self.b.emit, dtype_bits(dtype), "s" if is_signed(dtype) else "u"
+        element = "float" if bits <= 16 else "double"
+        integers, floats = vec(register_type(dtype), lanes), vec(element, lanes)
+        # Without instructions for it, places become doubles and back by what they are in a mantissa whose last bit is 1.
+        magic = bits == 64 and self.target.triple.startswith("x86_64") and "avx512dq" not in self.target.features
+        by = self.splat("double", float_literal(1.5 * 2.0**52, "double"), lanes)
+        number = self.splat("i64", str(0x4338 << 48), lanes)
+        if magic:
+            of = [emit(f"add {integers} {v}, {number}") for v in (x, y)]
+            of = [emit(f"fsub {floats} {emit(f'bitcast {integers} {v} to {floats}')}, {by}") for v in of]
         else:
-            some = emit(f"icmp ne {wide} {y}, {self.splat('i64', '0', lanes)}")
-            finite = self.select_text(some, ratio, self.splat("double", "0.0", lanes), doubles, lanes)
-            quotient = emit(f"fptosi {doubles} {finite} to {wide}")
-            if remainder:
-                x = self.select_text(some, x, self.splat("i64", "0", lanes), wide, lanes)
+            of = [emit(f"{sign}itofp {integers} {v} to {floats}") for v in (x, y)]
+        ratio = emit(f"fdiv {floats} {of[0]}, {of[1]}")
+        if floored or magic:
+            ratio = self.rounding("floor" if floored else "trunc", ratio, element, lanes)
+        if magic:
+            above = emit(f"fadd {floats} {ratio}, {by}")
+            quotient = emit(f"sub {integers} {emit(f'bitcast {floats} {above} to {integers}')}, {number}")
+        else:
+            quotient = emit(f"fpto{sign}i {floats} {ratio} to {integers}")
         if not remainder:
             return quotient
-        return emit(f"sub {wide} {x}, {emit(f'mul {wide} {quotient}, {y}')}")
+        return emit(f"sub {integers} {x}, {emit(f'mul {integers} {quotient}, {y}')}")
 
     def _shift(self, op: BinaryOp, x: str, y: str, type_: str, dtype: str, lanes: int) -> str:
         emit, element, bits = self.b.emit, register_type(dtype), dtype_bits(dtype)
@@ -331,14 +371,16 @@ class Arithmetic:
         """``a`` where ``cond``, else ``b``, without branches."""
         if cond.const is not None:
             return a if cond.const else b
+        placed = a.is_placed and b.is_placed
         if cond.is_uniform and a.is_uniform and b.is_uniform:
             text = self.select_text(cond.text, a.text, b.text, register_type(a.dtype), 1)
-            return Value(text, a.dtype, multiple=gcd(a.multiple, b.multiple), nonneg=a.nonneg and b.nonneg)
+            multiple = gcd(a.multiple, b.multiple)
+            return Value(text, a.dtype, multiple=multiple, nonneg=a.nonneg and b.nonneg, placed=placed)
         nonneg = a.nonneg and b.nonneg
         lanes = max(cond.lanes, a.lanes, b.lanes)
         x, y = self.spread(a, lanes).text, self.spread(b, lanes).text
         type_ = vec(register_type(a.dtype), lanes)
-        return Value(self.select_text(cond.text, x, y, type_, cond.lanes), a.dtype, lanes, nonneg=nonneg)
+        return Value(self.select_text(cond.text, x, y, type_, cond.lanes), a.dtype, lanes, nonneg=nonneg, placed=placed)
 
     def select_text(self, cond: str, x: str, y: str, type_: str, lanes: int) -> str:
         return self.b.emit(f"select {vec('i1', lanes)} {cond}, {type_} {x}, {type_} {y}")
@@ -432,14 +474,17 @@ def base_of(value: Value) -> Value:
     if not value.is_ramp:
         return value
     const = None if value.text.startswith("%") else int(value.text)
-    return Value(value.text, value.dtype, const=const, multiple=value.multiple, nonneg=value.nonneg)
+    return Value(
+        value.text, value.dtype, const=const, multiple=value.multiple, nonneg=value.nonneg, placed=value.placed
+    )
 
 
 def with_stride(base: Value, stride: int, lanes: int) -> Value:
     """The ramp from a base; the base itself when nothing changes from lane to lane."""
     if stride == 0:
         return base
-    return Value(base.text, base.dtype, lanes, stride, None, base.multiple, base.nonneg and stride > 0)
+    nonneg = base.nonneg and stride > 0
+    return Value(base.text, base.dtype, lanes, stride, None, base.multiple, nonneg, placed=base.is_placed)
 
 
 def _multiple(op: BinaryOp, a: Value, b: Value) -> int:

@@ -245,6 +245,11 @@ class Builder:
     def branch(self, cond: str, then: str, orelse: str) -> None:
         self.do(f"br i1 {cond}, label %{then}, label %{orelse}")
 
+    def seldom(self, cond: str, then: str, orelse: str) -> None:
+        """A branch whose condition hardly ever holds."""
+        weights = self.module.shared_node('!{!"branch_weights", i32 1, i32 1048575}')
+        self.do(f"br i1 {cond}, label %{then}, label %{orelse}, !prof {weights}")
+
     def phi(self, type_: str, *incoming: tuple[str, str]) -> str:
         return self.emit(f"phi {type_} " + ", ".join(f"[ {value}, %{block} ]" for value, block in incoming))
 

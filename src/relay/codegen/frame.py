@@ -81,7 +81,7 @@ class Frame:
             position = self._dim_vars.index(var)
             pointer = self.builder.emit(f"getelementptr i64, ptr %dims, i64 {position}")
             text = self.builder.emit(f"load i64, ptr {pointer}, align 8, !invariant.load !0")
-            known = self._variables[var] = Value(text, "int64", nonneg=var.lo >= 0)
+            known = self._variables[var] = Value(text, "int64", nonneg=var.lo >= 0, placed=True)
         return known
 
     def counted(self, start: Value, stop: Value, step: int, body: Callable[[Value], None]) -> None:
@@ -123,7 +123,8 @@ class Frame:
             carried = [b.local("carried") for _ in first]
             at = len(b.lines)
             b.lines.append("")
-            handed = body(Value(index, "int64", multiple=gcd(start.multiple, step), nonneg=start.nonneg), carried)
+            here = Value(index, "int64", multiple=gcd(start.multiple, step), nonneg=start.nonneg, placed=start.placed)
+            handed = body(here, carried)
             b.do(f"{following} = add nuw nsw i64 {index}, {step}")
             b.branch(b.emit(f"icmp slt i64 {following}, {stop.text}"), loop, done)
             b.lines[at] = "\n".join(

@@ -212,7 +212,9 @@ class _KernelText:
             else:
                 type_ = register_type(axis.dtype)
                 text = fetch(type_, bound.text)
-                inner.axes[axis] = Value(text, axis.dtype, multiple=bound.multiple, nonneg=bound.nonneg)
+                inner.axes[axis] = Value(
+                    text, axis.dtype, multiple=bound.multiple, nonneg=bound.nonneg, placed=bound.placed
+                )
         body = Statements(inner, self._parallel, self._allocator(Value("%worker", "int64", nonneg=True)))
         begin = Value("%begin", "int64", nonneg=True, multiple=max(1, loop.grain))
         body.each(loop, begin, Value("%end", "int64"))

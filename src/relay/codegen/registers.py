@@ -194,9 +194,8 @@ class Kit:
         """``usual``, or what ``instead`` emits, on a branch out of the way, where the mask holds in any lane."""
         b = self.a.b
         rare, after = b.name("rare"), b.name("usual")
-        seldom = b.module.shared_node('!{!"branch_weights", i32 1, i32 1048575}')
         before = b.block
-        b.do(f"br i1 {self.any(mask)}, label %{rare}, label %{after}, !prof {seldom}")
+        b.seldom(self.any(mask), rare, after)
         b.start(rare)
         others, end = instead(), b.block
         b.jump(after)

@@ -336,10 +336,16 @@ class Statements:
         full = [
             f.builder.emit(f"select i1 {n}, i64 {_NEVER}, i64 {s.text}") for n, s in zip(nothing, sizes, strict=True)
         ]
-        nonneg = f.axes[found.number].nonneg
+        number = f.axes[found.number]
 
         def step(index: Value, texts: Sequence[str]) -> Sequence[str]:
-            bind(index, {a: Value(text, "int64", nonneg=nonneg) for a, text in zip(carried, texts, strict=True)})
+            bind(
+                index,
+                {
+                    a: Value(text, "int64", nonneg=number.nonneg, placed=number.placed)
+                    for a, text in zip(carried, texts, strict=True)
+                },
+            )
             self.run(found.body)
             return self._following(texts, full)
 

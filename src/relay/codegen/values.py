@@ -2,8 +2,8 @@
 
 Inside a vectorized loop every value is one of: *uniform* (one SSA scalar, the same in all lanes), a *ramp*
 (int64 only: lane ``l`` holds ``base + l * stride``, kept as the scalar base), or a *vector*. A uniform integer
-may be known (``const``), known to be a multiple of something, or known not to be negative: that is what index
-arithmetic is simplified by.
+may be known (``const``), known to be a multiple of something, known to be made of sizes and places alone, or known not to be negative
+besides: that is what index arithmetic is simplified by.
 
 float16 and bfloat16 live in registers as float: arithmetic on them is float32 arithmetic, rounding happens when
 they are stored or cast.
@@ -20,7 +20,8 @@ from relay.ir.types import dtype_bits, is_float
 @record(frozen=True, slots=True)
 class Value:
     """``text`` is the SSA name or literal (of a ramp: its base), which ``multiple`` divides. The lanes of a vector of indices come
-    in runs of ``run`` (see `relay.codegen.runs`), each ``rise`` more than the one before; ``multiple`` divides the first of each."""
+    in runs of ``run`` (see `relay.codegen.runs`), each ``rise`` more than the one before; ``multiple`` divides the first of each.
+    ``placed``: made of sizes, places and small numbers alone, so that its magnitude is below 2**51; ``nonneg``: that, and not negative."""
 
     text: str
     dtype: str
@@ -31,10 +32,15 @@ class Value:
     nonneg: bool = False
     run: int = 1
     rise: int = 0
+    placed: bool = False
 
     @property
     def is_ramp(self) -> bool:
         return self.stride != 0
+
+    @property
+    def is_placed(self) -> bool:
+        return self.placed or self.nonneg
 
     @property
     def is_uniform(self) -> bool:

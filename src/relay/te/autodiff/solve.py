@@ -8,16 +8,17 @@ may leave its range. The index functions are sums of variables times sizes; what
     min(a, b), abs(a) two pieces (`relay.te.autodiff.cuts`)
 
 Each equation is solved by the variable that is cheapest to keep: ``z = s*p + d*r`` gives r modulo s (there is an inverse of d,
-once the common divisor is out), so r runs only over its residue class and p is determined. Variables that sizes multiply are looped
-over where that leaves an equation of numbers and shorter loops than other ways do. What cannot be solved stays a guard, so the
-result is right for every index function, and free of guards where the ranges allow. Sizes that multiply or divide are taken not to be
-zero (`relay.te.autodiff.zeros`).
+once the common divisor is out; of a size s where d is 1), so r runs only over its residue class and p is determined. Variables that
+sizes multiply are looped over where that leaves an equation of numbers and shorter loops than other ways do. What cannot be solved
+stays a guard, so the result is right for every index function, and free of guards where the ranges allow. Sizes that multiply or
+divide are taken not to be zero (`relay.te.autodiff.zeros`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from math import gcd, prod
 
 from relay.ir.dim import (
@@ -25,6 +26,7 @@ from relay.ir.dim import (
     DimVar,
     ceil_div,
     dim_add,
+    dim_bounds,
     dim_floordiv,
     dim_mul,
     dim_sub,
@@ -47,6 +49,8 @@ from relay.te.scalar import (
 
 # A loop of a size that is not known counts as long.
 _LONG = 1 << 40
+# A window with as many places as this or fewer is gone through whole.
+_SHORT = 4
 # Of so many variables in an equation at most all orders are compared.
 _MOST_ORDERED = 5
 
@@ -358,6 +362,9 @@ class _System:
             known = {a: c for a, c in coefficients.items() if c is not None}
             if self._digit(known) is not None:
                 return 1, len(found)
+            slack = self._slack(known)
+            if slack is not None:
+                return self._length(slack[0].extent, content(slack[1])), len(found)
             chosen = self._residual(known)
             if chosen is not None:
                 return self._length(chosen[0].extent, chosen[1]), len(found)
@@ -422,9 +429,10 @@ class _System:
             return self._left(terms, dim_sub(rest, dim_mul(coefficient, self.indices.axis(chosen))))
         return self._by_residue(chosen, coefficient, modulus, terms, rest)
 
-    def _by_residue(self, chosen: Axis, coefficient: int, modulus: int, others: Mapping[Axis, Dim], rest: Dim) -> Dim:
-        """Solve for a variable modulo a number that divides the coefficients of the others: what is left of the equation."""
-        inverse = pow(coefficient, -1, modulus)
+    def _by_residue(self, chosen: Axis, coefficient: int, modulus: Dim, others: Mapping[Axis, Dim], rest: Dim) -> Dim:
+        """Solve for a variable modulo what divides the coefficients of the others (a size if its own is 1 or -1): what is left of the
+        equation."""
+        inverse = pow(coefficient, -1, modulus) if isinstance(modulus, int) else coefficient
         first = self.indices.mod(dim_mul(rest, inverse), modulus)
         value = first
         self.nonnegative.add(chosen)
@@ -461,7 +469,7 @@ class _System:
             self.below_extent.add(axis)
             self._set(axis, dim_sub(rest, dim_mul(axis.extent, whole)))
             return self._left(shares, whole)
-        chosen = self._residual(terms)
+        chosen = self._slack(terms) or self._residual(terms)
         if chosen is not None:
             axis, modulus = chosen
             coefficient = terms.pop(axis)
@@ -511,6 +519,21 @@ class _System:
             }
             if len(shares) == len(terms) - 1:
                 return axis, shares
+        return None
+
+    def _slack(self, terms: Mapping[Axis, Dim]) -> tuple[Axis, Dim] | None:
+        """Of ``s*p + r`` with a size s, where r has more places than a short window: r, of which every s-th place counts, and s. There
+        are no more of these than a number in s leaves, and one where s is large."""
+        if len(terms) != 2:
+            return None
+        for (axis, one), (_, step) in permutations(terms.items()):
+            if one not in (1, -1) or not isinstance(axis.extent, int) or axis.extent <= _SHORT or isinstance(step, int):
+                continue
+            low, high = dim_bounds(step)
+            if low is not None and low >= 0:
+                return axis, step
+            if high is not None and high <= 0:
+                return axis, dim_mul(-1, step)
         return None
 
     def _residual(self, terms: Mapping[Axis, Dim]) -> tuple[Axis, int] | None:
