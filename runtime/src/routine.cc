@@ -609,20 +609,32 @@ Value unique_values(const Value* arguments) {
 Value nonzero_indices(const Value* arguments, const char* routine, bool by_row) {
   Input x(arguments[0], routine);
   return with_type(x.dtype(), routine, [&]<class T>(T*) {
-    std::vector<T> values = x.elements<T>();
-    std::vector<int64_t> found;
-    for (size_t i = 0; i < values.size(); ++i)
-      if (nonzero_element(values[i])) found.push_back(static_cast<int64_t>(i));
-    int64_t n = static_cast<int64_t>(found.size()), rank = x.rank();
+    std::vector<T> copy;
+    const T* values = x.aligned<T>(copy);
+    int64_t rank = x.rank(), line = rank > 0 ? x.shape()[rank - 1] : 1, lines = 1, n = 0;
+    for (int64_t axis = 0; axis + 1 < rank; ++axis) lines *= x.shape()[axis];
+    for (int64_t i = 0; i < lines * line; ++i) n += nonzero_element(values[i]);
     int64_t shape[2] = {by_row ? n : rank, by_row ? rank : n};
     Tensor* out = new_host_tensor(DType::int64_, 2, shape);
     auto* indices = data<int64_t>(out);
-    for (int64_t row = 0; row < n; ++row) {
-      int64_t rest = found[static_cast<size_t>(row)];
-      for (int64_t axis = rank; axis-- > 0;) {
-        int64_t size = x.shape()[axis];
-        indices[by_row ? row * rank + axis : axis * n + row] = rest % size;
-        rest /= size;
+    if (rank == 0 || n == 0) return Value::of(out);
+    int64_t next_row = by_row ? rank : 1, next_axis = by_row ? 1 : n;
+    std::vector<int64_t> at(static_cast<size_t>(rank)), inside(static_cast<size_t>(line));
+    for (int64_t row = 0; row < lines; ++row, values += line) {
+      // Each place is written, and kept where the next one is written behind it: no branch asks what the data decide.
+      int64_t found = 0;
+      for (int64_t i = 0; i < line; ++i) {
+        inside[static_cast<size_t>(found)] = i;
+        found += nonzero_element(values[i]);
+      }
+      for (int64_t axis = 0; axis < rank; ++axis)
+        for (int64_t i = 0; i < found; ++i)
+          indices[axis * next_axis + i * next_row] =
+              axis + 1 < rank ? at[static_cast<size_t>(axis)] : inside[static_cast<size_t>(i)];
+      indices += found * next_row;
+      for (int64_t axis = rank - 1; axis-- > 0;) {
+        if (++at[static_cast<size_t>(axis)] < x.shape()[axis]) break;
+        at[static_cast<size_t>(axis)] = 0;
       }
     }
     return Value::of(out);
