@@ -1,4 +1,4 @@
-// Values of data types out of rows: what a function over a structure makes at every node (docs/batching.md).
+// Values of data types out of rows: what a function over a structure makes at every node, and lists of requests (docs/batching.md).
 //
 // Every clause has for each value of its result a piece of code that makes it for one node, from rows of tensors and from what was
 // made for the node's parts. Levels come in order, so the parts' values are there; a part that is shared gives one shared value.
@@ -25,6 +25,24 @@
 
 namespace relay {
 namespace {
+
+[[noreturn]] void broken_description(const char* of) { fail(Status::failed, "%s: the description is broken", of); }
+
+// One row of a tensor: a view of it, or its number.
+Owned row_of(const Value& v, int64_t row) {
+  Tensor* tensor = as_tensor(v);
+  if (tensor == nullptr || tensor->rank == 0 || row < 0 || row >= tensor->shape()[0])
+    fail(Status::failed, "there is no row %lld in %s", static_cast<long long>(row), describe(v).c_str());
+  int64_t bytes = packed_bytes(tensor->dtype, count_elements(tensor->rank - 1u, tensor->shape() + 1));
+  if (tensor->rank == 1) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, tensor->data() + row * bytes, static_cast<size_t>(bytes));
+    return Owned(Value::scalar(tensor->dtype, bits));
+  }
+  retain(static_cast<Object*>(tensor->storage));
+  return Owned(Value::of(
+      new_tensor(tensor->storage, tensor->offset + row * bytes, tensor->dtype, tensor->rank - 1u, tensor->shape() + 1)));
+}
 
 class Assembly {
  public:
@@ -77,7 +95,7 @@ class Assembly {
     }
   }
 
-  [[noreturn]] static void broken() { fail(Status::failed, "rows.assemble: the description is broken"); }
+  [[noreturn]] static void broken() { broken_description("rows.assemble"); }
 
   static Tensor* need(const Value& v, DType dtype, uint32_t rank) {
     Tensor* tensor = as_tensor(v);
@@ -130,23 +148,6 @@ class Assembly {
     stack_.emplace_back(borrowed);
   }
 
-  // One row of a tensor: a view of it, or its number.
-  void push_row(const Value& v, int64_t row) {
-    Tensor* tensor = as_tensor(v);
-    if (tensor == nullptr || tensor->rank == 0 || row < 0 || row >= tensor->shape()[0])
-      fail(Status::failed, "rows.assemble: there is no row %lld in %s", static_cast<long long>(row), describe(v).c_str());
-    int64_t bytes = packed_bytes(tensor->dtype, count_elements(tensor->rank - 1u, tensor->shape() + 1));
-    if (tensor->rank == 1) {
-      uint64_t bits = 0;
-      std::memcpy(&bits, tensor->data() + row * bytes, static_cast<size_t>(bytes));
-      stack_.emplace_back(Value::scalar(tensor->dtype, bits));
-      return;
-    }
-    retain(static_cast<Object*>(tensor->storage));
-    stack_.emplace_back(Value::of(
-        new_tensor(tensor->storage, tensor->offset + row * bytes, tensor->dtype, tensor->rank - 1u, tensor->shape() + 1)));
-  }
-
   void make(int32_t tag, int64_t count) {
     if (count < 0 || static_cast<size_t>(count) > stack_.size()) broken();
     Owned out(Value::of(new_adt(tag, static_cast<uint32_t>(count))));
@@ -158,8 +159,8 @@ class Assembly {
   void execute(int64_t pc, int64_t own, int64_t row) {
     for (;;) {
       switch (word(pc)) {
-        case 0: push_row(part(word(pc + 1)), own); pc += 2; break;
-        case 1: push_row(part(word(pc + 1)), row); pc += 2; break;
+        case 0: stack_.push_back(row_of(part(word(pc + 1)), own)); pc += 2; break;
+        case 1: stack_.push_back(row_of(part(word(pc + 1)), row)); pc += 2; break;
         case 2: push(part(word(pc + 1))); pc += 2; break;
         case 3:
           push(slot(word(pc + 2), static_cast<size_t>(word(pc + 3)), index(word(pc + 1), own)).get());
@@ -193,8 +194,79 @@ class Assembly {
   std::vector<Owned> stack_;
 };
 
+// Lists of requests: constructor 0 has a request and the rest, 1 is the end. `requests` are those that came, tuples, `parts` what was
+// computed for the first of them: tensors with a row for each, and lists with an item for each. The result is a list of tuples for as
+// many as there are rows. `spec`, int64 words, says of each field of a tuple what it is (0 a field of the request, 1 a row of a part,
+// 2 an item of one), and the number of the field or part.
+class Listing {
+ public:
+  explicit Listing(const Value* arguments) : requests_(arguments[0]), parts_(as_adt(arguments[1])), spec_(as_tensor(arguments[2])) {
+    if (parts_ == nullptr || spec_ == nullptr || spec_->dtype != DType::int64_ || spec_->rank != 1 || spec_->shape()[0] % 2 != 0)
+      broken();
+    for (uint32_t n = 0; n < parts_->size; ++n) items_.push_back(parts_->fields()[n]);
+  }
+
+  Value run() {
+    std::vector<Owned> made;
+    for (; cell(requests_) && every_part_has(static_cast<int64_t>(made.size())); requests_ = as_adt(requests_)->fields()[1]) {
+      made.push_back(request(as_adt(as_adt(requests_)->fields()[0]), static_cast<int64_t>(made.size())));
+      for (Value& item : items_)
+        if (cell(item)) item = as_adt(item)->fields()[1];
+    }
+    Owned out(Value::of(new_adt(1, 0)));
+    for (size_t n = made.size(); n-- > 0;) {
+      Owned more(Value::of(new_adt(0, 2)));
+      as_adt(more.get())->fields()[0] = made[n].take();
+      as_adt(more.get())->fields()[1] = out.take();
+      out = std::move(more);
+    }
+    return out.take();
+  }
+
+ private:
+  [[noreturn]] static void broken() { broken_description("rows.requests"); }
+
+  static bool cell(const Value& v) {
+    Adt* adt = as_adt(v);
+    return adt != nullptr && adt->tag == 0 && adt->size == 2;
+  }
+
+  bool every_part_has(int64_t row) const {
+    for (const Value& item : items_) {
+      Tensor* tensor = as_tensor(item);
+      if (tensor != nullptr ? tensor->rank == 0 || row >= tensor->shape()[0] : !cell(item)) return false;
+    }
+    return true;
+  }
+
+  Owned request(Adt* brought, int64_t row) const {
+    const int64_t* word = reinterpret_cast<const int64_t*>(spec_->data());
+    int64_t count = spec_->shape()[0] / 2;
+    Owned out(Value::of(new_adt(tuple_tag, static_cast<uint32_t>(count))));
+    for (int64_t n = 0; n < count; ++n) as_adt(out.get())->fields()[n] = field(brought, word[2 * n], word[2 * n + 1], row).take();
+    return out;
+  }
+
+  Owned field(Adt* brought, int64_t kind, int64_t number, int64_t row) const {
+    bool of_request = kind == 0;
+    int64_t count = of_request ? (brought == nullptr ? 0 : static_cast<int64_t>(brought->size)) : static_cast<int64_t>(items_.size());
+    if (number < 0 || number >= count || (kind == 2 && !cell(items_[static_cast<size_t>(number)]))) broken();
+    if (kind == 1) return row_of(items_[static_cast<size_t>(number)], row);
+    const Value& found = of_request ? brought->fields()[number] : as_adt(items_[static_cast<size_t>(number)])->fields()[0];
+    retain(found);
+    return Owned(found);
+  }
+
+  Value requests_;
+  Adt* parts_;
+  Tensor* spec_;
+  std::vector<Value> items_;  // the parts: tensors, and what is left of lists
+};
+
 }  // namespace
 
 Value rows_assemble(const Value* arguments) { return Assembly(arguments).run(arguments[1]); }
+
+Value rows_requests(const Value* arguments) { return Listing(arguments).run(); }
 
 }  // namespace relay

@@ -13,6 +13,7 @@
 //   rows.segment_sum(init, values, starts, offsets, level, clause, backwards)  -> init plus the sum of each row's segment, in order
 //   rows.gather_sum(init, data, index, starts, ...)          -> the same of the rows of data at index
 //   rows.assemble(offsets, root, parts, spec)                -> the values of data types made at the root (assemble.cc)
+//   rows.requests(requests, parts, spec)                     -> what another recursion reads of each request, a list (assemble.cc)
 #pragma once
 
 #include "relay/kernel.h"
@@ -33,5 +34,6 @@ Value rows_repeat(const Value* arguments);
 Value rows_segment_sum(const Value* arguments);
 Value rows_gather_sum(const Value* arguments);
 Value rows_assemble(const Value* arguments);
+Value rows_requests(const Value* arguments);
 
 }  // namespace relay

@@ -846,6 +846,7 @@ constexpr Routine routines[] = {
     {"rows.segment_sum", 7, alone<rows_segment_sum>, true},
     {"rows.gather_sum", 8, alone<rows_gather_sum>, true},
     {"rows.assemble", 4, alone<rows_assemble>, false},
+    {"rows.requests", 3, alone<rows_requests>, false},
 };
 
 }  // namespace

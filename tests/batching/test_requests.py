@@ -21,7 +21,6 @@ from relay.transform.batching.requests import ANSWERS
 from tests.batching.programs import (
     CHILD_SUM,
     EDGES,
-    EXAMPLES,
     MIXED,
     TREE_LSTM,
     TREE_RNN,
@@ -450,42 +449,3 @@ def @main(%xs: List[int32], %n: int32) -> int32 {{ {read} }}""",
         exe.run_batch("main", [good, good[:1]])
     with pytest.raises(RelayError, match=r"^request 1 to @main must be a list of its arguments"):
         exe.run_batch("main", [good, 3])  # type: ignore[list-item]
-
-
-def test_recursions_on_what_others_give_are_one_batch_each() -> None:
-    """What is said of an entry with both is what helps: an entry for each."""
-    advice = "batched by an entry for each, and `run_batch` of one after the other"
-    bitree = relay.infer_type(relay.load_module(EXAMPLES / "bitree.relay"))
-    assert how(bitree).startswith("side by side: @down goes through what the request has computed; recursions of which")
-    tree, state = "type Tree { Leaf(S), Node(Tree, Tree), }\n", "Tensor[(1, 4), float32]"
-    both = """
-    def @up(%t: Tree, %w: Tensor[(4, 8), float32]) -> S {
-      match (%t) { Leaf(%x) => %x, Node(%a, %b) => tanh(nn.dense(concatenate((@up(%a, %w), @up(%b, %w)), axis=1), %w)) }
-    }
-    def @down(%t: Tree, %s: S, %u: Tensor[(8, 4), float32]) -> S {
-      match (%t) {
-        Leaf(%x) => %x * %s,
-        Node(%a, %b) => { let %k = split(nn.dense(%s, %u), indices_or_sections=2, axis=1); @down(%a, %k.0, %u) + @down(%b, %k.1, %u) }
-      }
-    }
-    """
-
-    def with_main(main: str) -> Module:
-        return module(
-            (tree + both + main).replace(" S ", f" {state} ").replace("S)", f"{state})").replace("S,", f"{state},")
-        )
-
-    whole = with_main(
-        "def @main(%t: Tree, %w: Tensor[(4, 8), float32], %u: Tensor[(8, 4), float32]) -> S { @down(%t, @up(%t, %w), %u) }"
-    )
-    first = with_main("def @main(%t: Tree, %w: Tensor[(4, 8), float32]) -> S { @up(%t, %w) }")
-    second = with_main("def @main(%r: (Tree, S), %u: Tensor[(8, 4), float32]) -> S { @down(%r.0, %r.1, %u) }")
-    assert advice in how(whole) and [how(first), how(second)] == ["one batch"] * 2
-    rng = np.random.default_rng(17)
-    w, u = weights(rng, (4, 8), (8, 4))
-    trees = [random_tree(whole, rng, n, 4) for n in (1, 4, 9)]
-    states = relay.compile(first, threads=1).run_batch("main", [(t, w) for t in trees])
-    pairs = list(zip(trees, states, strict=True))
-    found = relay.compile(second, threads=1).run_batch("main", [((t, np.asarray(s)), u) for t, s in pairs])
-    for a, t in zip(found, trees, strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(relay.evaluate(whole, t, w, u)), rtol=1e-4, atol=1e-5)

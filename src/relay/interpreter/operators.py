@@ -163,7 +163,7 @@ def _apply_routine(op: registry.Operator, args: Sequence[Value], attrs: Attrs) -
     result = op.reference(*args, **op.complete_attrs(attrs))
     if isinstance(result, tuple | list):
         return tuple(r if isinstance(r, AdtValue) else np.asarray(r) for r in result)
-    return np.asarray(result)
+    return result if isinstance(result, AdtValue) else np.asarray(result)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,17 +1,19 @@
 """Values of data types out of rows: the operator ``rows.assemble``, which batching over structure writes where a recursive function
-makes such values (docs/batching.md). The words of its description are explained in runtime/src/assemble.cc.
+makes such values (docs/batching.md), and ``rows.requests``, where many requests go on to another recursion. The words of their
+descriptions are explained in runtime/src/assemble.cc.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
+from typing import cast
 
 import numpy as np
 
 from relay import te
 from relay.ir.diagnostics import OperatorError
 from relay.ir.expr import Attr, Attrs
-from relay.ir.types import TupleType, Type
+from relay.ir.types import AdtType, TupleType, Type
 from relay.ir.value import AdtValue
 from relay.op.registry import routine
 from relay.te.numeric import Array
@@ -19,6 +21,8 @@ from relay.te.numeric import Array
 # The instructions, and how many words each has.
 OWN, STATE, SHARED, CHILD, MAKE, LIST, END = range(7)
 TUPLE = -1  # the tag of a tuple
+# What stands in a tuple of `rows.requests`: a field of the request, a row of a tensor, or an item of a list.
+REQUEST, ROW, ITEM = range(3)
 
 
 def _assemble_relation(args: Sequence[Type], attrs: Attrs) -> Type:
@@ -120,5 +124,51 @@ def assemble(
 
     ``offsets``: (levels + 1, clauses) int64, as ``rows.linearise`` gives them; ``parts``: tensors with a row for each node, and the rows
     of the nodes' parts; ``spec``: how each clause makes its values of these; ``names``: of the constructors, each with its type.
+    """
+    raise NotImplementedError
+
+
+def _requests_relation(args: Sequence[Type], attrs: Attrs) -> Type:
+    made = attrs["type"]
+    if not isinstance(made, AdtType):
+        raise OperatorError("the type of what rows.requests makes is that of a list")
+    return made
+
+
+def _items(value: object) -> list[object]:
+    """What stands in a list: constructor 0 has a value and the rest, 1 is the end."""
+    out: list[object] = []
+    while isinstance(value, AdtValue) and value.tag == 0:
+        item, value = value.fields
+        out.append(item)
+    return out
+
+
+def _requests(
+    requests: AdtValue, parts: Sequence[object], *, spec: tuple[int, ...], names: tuple[str, ...], type: Attr
+) -> AdtValue:
+    rows = [_items(p) if isinstance(p, AdtValue) else p for p in parts]
+    adt, (more, end) = cast(AdtType, type).name, names
+    out = AdtValue(adt, end, 1, ())
+    answered = _items(requests)[: min(len(cast(Sized, r)) for r in rows)]
+    for n, request in reversed(list(enumerate(answered))):
+        fields = (
+            cast(Sequence[object], request)[at] if kind == REQUEST else np.asarray(cast(Array, rows[at])[n]) if kind == ROW
+            else cast(Sequence[object], rows[at])[n]
+            for kind, at in zip(spec[::2], spec[1::2], strict=True)
+        )  # fmt: skip
+        out = AdtValue(adt, more, 0, (tuple(fields), out))
+    return out
+
+
+@routine("rows.requests", relation=_requests_relation, reference=_requests, static=("names", "type"))
+def requests(
+    requests: te.Tensor, parts: tuple[te.Tensor, ...], *, spec: tuple[int, ...], names: tuple[str, ...], type: Attr
+) -> te.Tensor:
+    """A list of tuples, of the type ``type``: of what requests (a list of tuples too) have brought, and of what has been computed for the
+    first of them, as many as ``parts`` have rows.
+
+    ``parts``: tensors with a row for each request, and lists with an item for each; ``spec``: two words for each field, what it is
+    (`REQUEST`, `ROW`, `ITEM`) and the number of the request's field or of the part; ``names``: of the list's constructors.
     """
     raise NotImplementedError

@@ -76,11 +76,20 @@ class _Handed:
 
 class Builder:
     """Makes the functions for one group: `build` gives the root's new body and the function of the levels. With ``single`` there is one
-    request, and the root gives its result."""
+    request, and the root gives its result. ``some``: the root may answer the first requests only, as many as go well together."""
 
-    def __init__(self, group: Group, effects: Effects, name: str, taken: frozenset[str], single: bool = False) -> None:
+    def __init__(
+        self,
+        group: Group,
+        effects: Effects,
+        name: str,
+        taken: frozenset[str],
+        single: bool = False,
+        some: bool = True,
+    ) -> None:
         self.group = group
         self.rows_of_requests = group.many and not single
+        self.some = some
         self.effects = effects
         self.name = name
         self.taken = taken
@@ -379,7 +388,7 @@ class Builder:
         apart = [n for n, given in enumerate(self.given) if given]
         # Requests that bring weights are one batch: each part would pack them, and how products with them add up depends on how many rows
         # there are.
-        alone = self.rows_of_requests and len(self.group.root.params) == 1
+        alone = self.rows_of_requests and self.some and len(self.group.root.params) == 1
         passed_on = [self._passed_on(c) for c in every] if alone else []
         spec = writer.spec(self.group.functions, self.group.clauses, tables, self.group.many, apart, passed_on)
         parts = [self.depth, self.offsets, self.roots]

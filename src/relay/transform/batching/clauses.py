@@ -30,6 +30,7 @@ from relay.ir.expr import (
 )  # fmt: skip
 from relay.ir.module import Module
 from relay.ir.types import DTYPE_BITS, AdtType, TensorType, TupleType, Type
+from relay.ir.walk import free_vars
 from relay.transform.batching.lists import Items, Layout, ListForm, items_of, layout_of
 from relay.transform.blocks import as_block, body_of
 from relay.transform.copying import Copier, solve_dims
@@ -39,13 +40,6 @@ from relay.typing.text import type_text
 MAX_CLAUSES = 64
 # Where a part of the structure is: field numbers from the node on. A list's layout in it: that list turned round.
 Path = tuple[int | Layout, ...]
-
-
-# What to do where one recursion of a request needs the results of another.
-APART = (
-    "recursions of which one needs what another gives are batched by an entry for each, and `run_batch` of one after the other, "
-    "with the tensors of a request beside its structure in one tuple"
-)
 
 
 class NotStructural(Exception):
@@ -135,10 +129,11 @@ def group_of(
     forms: Mapping[str, tuple[ListForm, Function]],
     requests: Mapping[Var, Path] | None = None,
     turned: frozenset[str] = frozenset(),
+    single: bool = False,
 ) -> Group:
     """The group with this root. ``table`` has the members' functions, ``forms`` the functions over lists that they may call.
-    ``requests``: the root is what is done with one of many requests, these variables of it are parts of the request. ``turned``: the
-    members that go through lists from the last item on.
+    ``requests``: the root is what is done with one of many requests (``single``: of one), these variables of it are parts of the request.
+    ``turned``: the members that go through lists from the last item on.
 
     Raises NotStructural.
     """
@@ -154,7 +149,8 @@ def group_of(
             break
         # What was read as the same in all calls is not: all is read again.
         changing |= changes
-    if changing and not any(branches(c, members) for c in group.clauses):
+    beside = requests is not None and not single  # many requests are
+    if changing and not beside and not any(branches(c, members) for c in group.clauses):
         name, n = min(changing)
         raise NotStructural(
             f"argument %{table[name].params[n].name} of @{name} changes from call to call, and no two calls are side by side"
@@ -208,8 +204,9 @@ def _group(
         given = [p if name == root else copier.atom(p) for p in (function.params[n] for n in positions)]
         functions.append(Structural(name, data[name], result, tree, positions, tuple(cast("list[Var]", given))))
         for clause in reader.clauses:
+            own = _varying(clause) if requests is not None and name == root else None
             for call in calls_of(clause, members):
-                _check_call(call, clause, data, table, place, number, order, requests is not None, changing, changes)
+                _check_call(call, clause, data, table, place, number, order, own, changing, changes)
     return Group(module, table[root], tuple(functions), tuple(clauses), number, requests is not None)
 
 
@@ -280,13 +277,13 @@ def _check_call(
     place: dict[str, Copier],
     number: dict[str, int],
     order: list[str],
-    many: bool,
+    of_request: Set[Var] | None,
     changing: Set[tuple[str, int]],
     changes: set[tuple[str, int]],
 ) -> None:
     """A recursive call must go to a part of the structure and hand the other arguments on, but for those that change (those that are not
-    known to are put into ``changes``); a function met for the first time is put in the terms of the caller. (What one of many requests
-    computes for it has to be the same for all: the lifter looks.)"""
+    known to are put into ``changes``); a function met for the first time is put in the terms of the caller. ``of_request``: where that is
+    what is done with one of many requests, what is not the same in all of them."""
     assert isinstance(call.fn, GlobalVar)
     name = call.fn.name
     callee = table[name]
@@ -294,8 +291,8 @@ def _check_call(
     arg = call.args[at]
     is_item = any(arg in items.parts() for items in clause.lists.values())
     if not isinstance(arg, Var) or not (clause.parts.get(arg) or is_item):
-        if many and clause.function == 0:
-            raise NotStructural(f"@{name} goes through what the request has computed; {APART}")
+        if of_request is not None:
+            raise NotStructural(f"@{name} goes through what the request has computed")
         raise NotStructural(f"a recursive call of @{name} is not on a part of the value that is taken apart")
     dims = solve_dims(callee, call, [a.ty for a in call.args])
     if dims is None:
@@ -307,7 +304,7 @@ def _check_call(
         own = [n for n in range(len(callee.params)) if n == at or (name, n) in changing]
         atoms = {p: a for n, (p, a) in enumerate(zip(callee.params, call.args, strict=True)) if n not in own}
         for n, a in enumerate(call.args):
-            first = any(a is q for q in fixed) or (many and clause.function == 0 and a not in clause.parts)
+            first = any(a is q for q in fixed) or (of_request is not None and a not in of_request)
             if n not in own and isinstance(a, Var) and not first:
                 changes.add(_change(callee, name, n))
         copier = place[name] = Copier(atoms, dict(dims), own_dims=True)
@@ -322,6 +319,15 @@ def _check_call(
     sizes = known.dims if number[name] else {p: as_dim(p) for p in callee.type_params if isinstance(p, DimVar)}
     if any(sizes.get(v) != d for v, d in dims.items()):
         raise NotStructural(f"a recursive call of @{name} is at other sizes")
+
+
+def _varying(clause: Clause) -> set[Var]:
+    """What is not the same in all requests, of a clause that says what is done with one: parts of it, and what follows from them."""
+    out = set(clause.parts)
+    for binding in clause.bindings:
+        if any(v in out for v in free_vars(binding.value)):
+            out.add(binding.var)
+    return out
 
 
 def _change(callee: Function, name: str, number: int) -> tuple[str, int]:

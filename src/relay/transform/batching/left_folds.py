@@ -8,6 +8,7 @@ it is the accumulator before the item:
     match (%sx) { Nil => %start, Cons(%x, %rest) => let %acc = go'(%start, %rest); f(%acc, %x) }       after
 
 so a recurrent cell over the children of a node goes by level like any other recursion. The walk turns the list round (`describe`).
+(One whose accumulator follows from the items alone is a loop, unless many requests go through theirs at once.)
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ from relay.transform.blocks import as_block, body_of, is_primitive
 from relay.transform.build import type_of
 
 
-def from_the_end(module: Module, name: str, function: Function) -> Function | None:
-    """The function on the list turned round; None where it is no left fold, or its accumulators follow from no recursive calls."""
+def from_the_end(module: Module, name: str, function: Function, alone: bool) -> Function | None:
+    """The function on the list turned round; None where it is no left fold, or, unless those that stand ``alone`` are wanted too, its
+    accumulators follow from no recursive calls."""
     body = body_of(function)
     if is_primitive(function) or not body.bindings or not isinstance(match := body.bindings[-1].value, Match):
         return None
@@ -67,7 +69,7 @@ def from_the_end(module: Module, name: str, function: Function) -> Function | No
     rest = step.bindings[:-1]
     changed = [n for n, p in enumerate(function.params) if n != data and call.args[n] is not p]
     results = _results(function, changed, as_block(empty.body))
-    if results is None or not _follows([call.args[n] for n in changed], rest):
+    if results is None or not (alone or _follows([call.args[n] for n in changed], rest)):
         return None
     fixed = {v for b in (*head, *rest) for v in free_vars(b.value)}
     early = {v for b in head for v in free_vars(b.value)}

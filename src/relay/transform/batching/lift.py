@@ -35,7 +35,7 @@ from relay.ir.types import DTYPE_BITS, TensorType, TupleType, Type
 from relay.ir.walk import free_vars
 from relay.op import registry
 from relay.op.batched import SUFFIX, can_batch
-from relay.transform.batching.clauses import APART, Clause, Group, NotStructural, Path, leaves
+from relay.transform.batching.clauses import Clause, Group, NotStructural, Path, leaves
 from relay.transform.batching.describe import ListAt, SiteAt, Tables
 from relay.transform.batching.lifted import (
     AFTER,
@@ -300,10 +300,9 @@ class Lifter:
         full = ty if stage == UNIFORM else with_rows(ty, self.rows_at(stage))
         return Value(self.blocks[stage].bind(name, replace(value, ty=full), full), stage, ty)
 
-    def _depends(self) -> NotStructural:
-        of_request = self.group.many and self.clause.function == 0
-        why = "an argument of a recursive call depends on the result of another"
-        return NotStructural(f"{why}; {APART}" if of_request else why)
+    @staticmethod
+    def _depends() -> NotStructural:
+        return NotStructural("an argument of a recursive call depends on the result of another")
 
     def _stage(self, var: Var, values: Sequence[Value]) -> int:
         """When something can be computed from these values. Raises NotStructural."""

@@ -33,6 +33,7 @@ from relay.ir.expr import (
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import AdtType, FuncType, TensorType, TupleType, Type
+from relay.transform.batching.requests import free
 from relay.transform.blocks import all_bindings, as_block, body_of, is_primitive, nested_blocks, with_nested_blocks
 from relay.transform.copying import Copier
 from relay.transform.uses import components, globals_used
@@ -50,7 +51,7 @@ def reading_results(module: Module, but: Collection[str] = ()) -> tuple[Module, 
         fields = None if any(n in but for n in group) else _fields_read(module, group)
         if fields is None:
             continue
-        beside = {n: _free(f"{n}.read", functions) for n in group}
+        beside = {n: free(f"{n}.read", functions) for n in group}
         readers = {n: _Reader(module, fields, beside, module.functions[n]) for n in group}
         found = {n: run(r.function()) for n, r in readers.items()}
         if all(f is not None for f in found.values()):
@@ -58,12 +59,6 @@ def reading_results(module: Module, but: Collection[str] = ()) -> tuple[Module, 
             functions.update({n: r.caller(beside[n]) for n, r in readers.items()})
             made.append({beside[n]: n for n in group})
     return (replace(module, functions=functions), made) if made else (module, [])
-
-
-def _free(name: str, taken: Collection[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
 
 
 def _fields_read(module: Module, group: Sequence[str]) -> dict[str, int] | None:

@@ -7,13 +7,13 @@ result's values of data types a list of them, as the requests' own (`listed`).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import cast
 
 from relay.ir.dim import ANY, Dim, DimVar, as_dim, as_var
-from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar, Tuple, Var
+from relay.ir.expr import NO_ATTRS, Attrs, Binding, Block, Call, Expr, Function, GlobalVar, Tuple, Var
 from relay.ir.types import AdtType, ConstructorDef, FuncType, TensorType, TupleType, Type, TypeDef, TypeVar
 from relay.transform.ad.terms import construct
 from relay.transform.batching.clauses import NotStructural, Path, data_types, leaves, made_of_tensors
@@ -54,37 +54,61 @@ def requests_of(
 
     ``one`` is the entry with everything inlined but the recursion; None when it is itself recursive. Raises NotStructural.
     """
-    each = [n for n, p in enumerate(entry.params) if not _is_shared(type_of(p))]
+    each = differing(entry)
+    made = free(f"{name}.together" if single else f"{name}.requests", taken)
+    kind = list_type(types)
+    if one is None:
+        result = body_of(entry).ty or entry.ret_type
+        assert result is not None
+        dims = tuple(as_dim(cast(DimVar, d)) for d in entry.type_params)
+        answer = Var("answer", None, result)
+        call = Call(GlobalVar(name, entry.ty), entry.params, type_args=dims, ty=result)
+        one = replace(entry, body=Block((Binding(answer, call),), answer, result))
+    attrs: Attrs = MappingProxyType({} if single else {BESIDE: name, EACH: each})
+    return listing(made, one, each, kind, attrs, single)
+
+
+def listing(
+    name: str, one: Function, each: Sequence[int], kind: TypeDef, attrs: Attrs = NO_ATTRS, single: bool = False
+) -> Requests:
+    """The function of this name that does for each request of a list what ``one`` does, whose parameters of the numbers ``each`` differ
+    from one to the next. Raises NotStructural."""
+    result = body_of(one).ty or one.ret_type
+    assert result is not None
+    if not made_of_tensors(result, data_types=True):
+        raise NotStructural("a request gives something that is not made of tensors")
+    copier = Copier(own_dims=True)
+    params = [copier.bind(p) for p in one.params]
+    dims = tuple(cast(DimVar, as_var(cast(Dim, copier.dim(d)))) for d in one.type_params if isinstance(d, DimVar))
+    body = copier.copy(body_of(one))
+    result = copier.type(result)
+    assert result is not None
+    many = Var("requests", None, AdtType(kind.name, (TupleType(tuple(type_of(params[n]) for n in each)),)))
+    whole = (Var(many.name, many.ty, many.ty), *(p for n, p in enumerate(params) if n not in each))
+    given = result if single else rows_of(result, kind, ANY)
+    function = Function(whole, body, given, dims, attrs, ty=FuncType(tuple(type_of(p) for p in whole), given, dims))
+    return Requests(name, function, {params[n]: (at,) for at, n in enumerate(each)}, kind)
+
+
+def differing(entry: Function) -> tuple[int, ...]:
+    """Which parameters of an entry differ from request to request. Raises NotStructural."""
+    each = tuple(n for n, p in enumerate(entry.params) if not _is_shared(type_of(p)))
     if not each:
         raise NotStructural("no argument is a structure")
-    copier = Copier(own_dims=True)
-    source = entry if one is None else one
-    params = [copier.bind(p) for p in source.params]
-    dims = tuple(cast(DimVar, as_var(cast(Dim, copier.dim(d)))) for d in source.type_params if isinstance(d, DimVar))
-    result = copier.type(body_of(source).ty or source.ret_type)
-    assert result is not None
-    if one is None:
-        answer = Var("answer", None, result)
-        call = Call(GlobalVar(name, entry.ty), tuple(params), type_args=tuple(map(as_dim, dims)), ty=result)
-        body = Block((Binding(answer, call),), answer, result)
-    else:
-        body = copier.copy(body_of(source))
-    if not made_of_tensors(result, data_types=True):
-        raise NotStructural(f"@{name} gives something that is not made of tensors")
-    kind = _list_type(types)
-    request = TupleType(tuple(type_of(params[n]) for n in each))
-    many = Var("requests", None, AdtType(kind.name, (request,)))
-    whole = (Var(many.name, many.ty, many.ty), *(p for n, p in enumerate(params) if n not in each))
-    given: Type = result
-    if not single:
-        lists = (AdtType(kind.name, (t,)) for t in data_types(result))
-        given = TupleType((*(with_rows(t, ANY) for t in leaves(result)), *lists))
-    attrs: Attrs = MappingProxyType({} if single else {BESIDE: name, EACH: tuple(each)})
-    function = Function(whole, body, given, dims, attrs, ty=FuncType(tuple(type_of(p) for p in whole), given, dims))
-    made = f"{name}.together" if single else f"{name}.requests"
-    while made in taken:
-        made += "_"
-    return Requests(made, function, {params[n]: (at,) for at, n in enumerate(each)}, kind)
+    return each
+
+
+def rows_of(result: Type, kind: TypeDef, rows: Dim) -> TupleType:
+    """What is given for so many requests of which each has this result."""
+    lists = (AdtType(kind.name, (t,)) for t in data_types(result))
+    return TupleType((*(with_rows(t, rows) for t in leaves(result)), *lists))
+
+
+def free(name: str, taken: Collection[str]) -> str:
+    """The name, or one like it that is not taken."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def by_one_request(entry: Function, asked: Requests) -> Function:
@@ -125,11 +149,9 @@ def _is_shared(ty: Type) -> bool:
             return False
 
 
-def _list_type(taken: Collection[str]) -> TypeDef:
+def list_type(taken: Collection[str]) -> TypeDef:
     """A list, as the runtime reads it: constructor 0 has a request and the rest, 1 is the end."""
-    name = "Requests"
-    while name in taken:
-        name += "_"
+    name = free("Requests", taken)
     item = TypeVar("A")
     more, end = listed(name)
     return TypeDef(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import ClassVar
 
 from relay.ir.effects import Effect
-from relay.ir.expr import Binding, Call, Function, GlobalVar, Match
+from relay.ir.expr import Attrs, Binding, Call, Function, GlobalVar, Match
 from relay.ir.module import Module, reachable
 from relay.ir.types import TypeDef
 from relay.transform.access import AccessTable
@@ -22,17 +23,24 @@ from relay.transform.batching.clauses import Group, NotStructural, branches, cal
 from relay.transform.batching.gains import copies_more_than_it_shares
 from relay.transform.batching.left_folds import from_the_end
 from relay.transform.batching.lists import ListForm, list_form
+from relay.transform.batching.phases import Phases
 from relay.transform.batching.read_results import reading_results
 from relay.transform.batching.requests import (
     ANSWERS,
+    EACH,
     IN_TURN,
     SIDE_BY_SIDE,
     TOGETHER,
     Requests,
     by_one_request,
+    differing,
+    free,
+    list_type,
+    listing,
     requests_of,
 )
 from relay.transform.blocks import all_bindings, body_of, is_primitive
+from relay.transform.dead_code import BESIDE
 from relay.transform.failing import may_fail
 from relay.transform.inline import inline_all
 from relay.transform.uses import components, globals_used
@@ -68,17 +76,18 @@ class _Work:
     functions: dict[str, Function]
     types: dict[str, TypeDef]
     choices: bool
-    groups: dict[tuple[str, ...], _Members] = field(default_factory=dict)
+    groups: dict[tuple[tuple[str, ...], bool], _Members] = field(default_factory=dict)
 
-    def members(self, names: Sequence[str]) -> _Members:
-        """These recursive functions as one group."""
-        found = self.groups.get(tuple(names))
+    def members(self, names: Sequence[str], many: bool = False) -> _Members:
+        """These recursive functions as one group; of ``many`` requests."""
+        key = tuple(names), many
+        found = self.groups.get(key)
         if found is None:
             kept = _kept(self.module, names)
-            found = self.groups[tuple(names)] = _Members(kept, {n: self.inlined(n, kept) for n in kept}, {}, {})
+            found = self.groups[key] = _Members(kept, {n: self.inlined(n, kept) for n in kept}, {}, {})
             found.forms.update(self.list_forms(found.inlined))
             for name, function in found.inlined.items():
-                turned = None if name in found.forms else from_the_end(self.module, name, function)
+                turned = None if name in found.forms else from_the_end(self.module, name, function, alone=many)
                 if turned is not None:
                     found.turned[name] = turned
         return found
@@ -117,16 +126,46 @@ class _Work:
     def asked(self, entry: str, members: Sequence[str], single: bool = False) -> tuple[Requests, Group, list[str]]:
         """The requests of an entry above recursive functions, all these as one group, and the functions that are in it. Raises
         NotStructural."""
-        module, group = self.module, self.members(members)
+        module, group = self.module, self.members(members, not single)
         inlined = {**group.inlined, **group.turned}
         one = None if entry in members else self.inlined(entry, group.kept)
         taken = frozenset(self.functions), frozenset(self.types)
         asked = requests_of(entry, module.functions[entry], one, *taken, single=single)
         inlined[asked.name] = asked.function
+        return asked, self.group_of(asked, inlined, group, single), list(inlined)
+
+    def group_of(
+        self, asked: Requests, inlined: Mapping[str, Function], members: _Members, single: bool = False
+    ) -> Group:
+        """What is done with requests and recursive functions below it as one group, ``inlined`` having all of these. Raises
+        NotStructural."""
         forms = self.list_forms(inlined)
         walked = [n for n in inlined if n not in forms]
-        found = group_of(module, asked.name, walked, inlined, forms, asked.parts, frozenset(group.turned))
-        return asked, found, list(inlined)
+        turned = frozenset(members.turned)
+        return group_of(self.module, asked.name, walked, inlined, forms, asked.parts, turned, single)
+
+    def phases(self, entry: str, members: Sequence[str]) -> tuple[Phases, list[tuple[Requests, Group]], TypeDef] | None:
+        """The phases of the requests of an entry above recursive functions, each as one group with those of them that it calls, and the
+        type of lists of requests; None where there is one phase. Raises NotStructural."""
+        function = self.module.functions[entry]
+        found = Phases(self.inlined(entry, self.members(members, many=True).kept), differing(function))
+        if entry in members or not found.cut():
+            return None
+        kind = list_type(frozenset(self.types))
+        names: set[str] = set(self.functions)
+        out: list[tuple[Requests, Group]] = []
+        for number, phase in enumerate(found.phases, 1):
+            below = set(reachable(self.module.functions, globals_used(phase.function)))
+            group = self.members([n for n in members if n in below], many=True)
+            name = free(f"{entry}.requests.{number}", names)
+            names.add(name)
+            try:
+                asked = listing(name, phase.function, range(len(phase.reads)), kind)
+                inlined = {**group.inlined, **group.turned, name: asked.function}
+                out.append((asked, self.group_of(asked, inlined, group)))
+            except NotStructural as why:
+                raise NotStructural(f"in phase {number} of {len(found.phases)} {why}") from None
+        return found, out, kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +234,9 @@ class BatchStructure(Pass):
         try:
             if not members:
                 raise NotStructural("it has no recursion")
-            asked, group, _ = work.asked(entry, members)
-            if not self._gains(work, group):
-                raise NotStructural("its recursion has no product of matrices, so nothing is gained")
-            work.functions.update(self._built(work, group, asked.name))
-            work.types[asked.type.name] = asked.type
+            made, kind = self._answering(work, entry, members)
+            work.functions.update(made)
+            work.types[kind.name] = kind
             answer = TOGETHER
         except NotStructural as why:
             # Whether it may fail is not asked, which takes long to tell of some definitions.
@@ -209,6 +246,32 @@ class BatchStructure(Pass):
             answer = f"{IN_TURN if apart else SIDE_BY_SIDE}: {why}"
         function = work.functions[entry]
         work.functions[entry] = replace(function, attrs={**function.attrs, ANSWERS: answer})
+
+    def _answering(self, work: _Work, entry: str, members: Sequence[str]) -> tuple[dict[str, Function], TypeDef]:
+        """The functions that answer many requests of an entry as one batch, and the type of lists of requests. Raises NotStructural."""
+        try:
+            asked, group, _ = work.asked(entry, members)
+            self._check_gain(work, [group])
+            return self._built(work, group, asked.name), asked.type
+        except NotStructural:
+            phases = work.phases(entry, members)
+            if phases is None:
+                raise
+        cut, groups, kind = phases
+        self._check_gain(work, [g for _, g in groups])
+        made: dict[str, Function] = {}
+        for number, (asked, group) in enumerate(groups):
+            try:
+                made |= self._built(work, group, asked.name, some=number == 0)
+            except NotStructural as why:
+                raise NotStructural(f"in phase {number + 1} of {len(groups)} {why}") from None
+        name = free(f"{entry}.requests", work.functions)
+        attrs: Attrs = MappingProxyType({BESIDE: entry, EACH: cut.each})
+        return {**made, name: cut.driver(name, [a for a, _ in groups], kind, attrs)}, kind
+
+    def _check_gain(self, work: _Work, groups: Sequence[Group]) -> None:
+        if not any(self._gains(work, g) for g in groups):
+            raise NotStructural("its recursion has no product of matrices, so nothing is gained")
 
     def _together(self, work: _Work, entry: str) -> None:
         """Where an entry goes through several structures (or one for each item of a list), go through all of them at once; so where parts
@@ -269,10 +332,12 @@ class BatchStructure(Pass):
             raise NotStructural(_NO_GAIN)
         return self._built(work, found, root)
 
-    def _built(self, work: _Work, group: Group, name: str, single: bool = False) -> dict[str, Function]:
+    def _built(
+        self, work: _Work, group: Group, name: str, single: bool = False, some: bool = True
+    ) -> dict[str, Function]:
         """The functions of a group as levels. Raises NotStructural."""
         group = replace(group, differentiated=not self.values)
-        made = Builder(group, work.effects, name, frozenset(work.functions), single=single).build()
+        made = Builder(group, work.effects, name, frozenset(work.functions), single, some).build()
         # (A part that is reached twice is computed once by levels, however large what it holds is; but not where it is given something.)
         given = all(f.positions for f in group.functions[1 if group.many else 0 :])
         if given and not self.always and copies_more_than_it_shares(made.values(), work.table):
