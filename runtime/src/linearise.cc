@@ -7,8 +7,8 @@
 //
 //   0 functions, 1 clauses, 2 registers, 3 flags: 1 where the value is a list of requests (function 0 looks at each; what is done
 //   with them is done after every level, so they are on none: 0), 2 where what one value holds is reached once at most (but for the
-//   items of a list that others share), 4 << f where a part that function f reaches twice is two nodes (it is given something else each
-//   time), then
+//   items of a list that others share), 4 where each node is told the row of its request, 8 << f where a part that function f reaches
+//   twice is two nodes (it is given something else each time), then
 //   an address of code for each function (reached with the node in register 0), then an address for each clause's record.
 //   code:    0 SWITCH reg n address*n   |  1 FIELD to from index  |  2 CLAUSE clause  |  3 TURN to from cons head tail, the list
 //            in `from` from its last item to its first
@@ -93,7 +93,8 @@ class Spec {
     registers = static_cast<size_t>(at(2));
     many = (at(3) & 1) != 0;
     once = (at(3) & 2) != 0;
-    apart = static_cast<uint64_t>(at(3)) >> 2;
+    asking = (at(3) & 4) != 0;
+    apart = static_cast<uint64_t>(at(3)) >> 3;
     clauses = array<ClauseRecord>(memory, count_at(1));
     for (size_t c = 0; c < clauses.size(); ++c) clauses[c] = read(at(4 + functions + static_cast<int64_t>(c)), memory);
     for (ClauseRecord& clause : clauses)
@@ -115,7 +116,7 @@ class Spec {
 
   int64_t functions;
   size_t registers;
-  bool many, once;
+  bool many, once, asking;
   uint64_t apart;  // by function
   std::span<ClauseRecord> clauses;
 
@@ -527,6 +528,7 @@ class Walk {
   }
 
   void gather(const Payload& payload, const Vector<uint32_t>& at, size_t number);
+  Vector<int64_t> requests_of_nodes() const;
 
   const Spec& spec_;
   Memory& memory_;
@@ -589,6 +591,16 @@ void Walk::gather(const Payload& payload, const Vector<uint32_t>& at, size_t num
   }
 }
 
+// The rows of the requests that nodes are reached from (of one that several reach: one of them). What leads to a node comes before it.
+Vector<int64_t> Walk::requests_of_nodes() const {
+  Vector<int64_t> out(nodes_.size(), -1, &memory_);
+  for (uint32_t p : roots_) out[parts_[p].node] = nodes_[parts_[p].node].row;
+  for (size_t n = 0; n < nodes_.size(); ++n)
+    for (uint32_t p = nodes_[n].part; p != nodes_[n].part_end; ++p)
+      if (int64_t& request = out[parts_[p].node]; request < 0) request = out[n];
+  return out;
+}
+
 Value Walk::tables() {
   size_t clauses = spec_.clauses.size();
   int32_t depth = 0;
@@ -644,11 +656,17 @@ Value Walk::tables() {
       ++number;
     }
   }
+  Vector<int64_t> requests = spec_.asking ? requests_of_nodes() : Vector<int64_t>(&memory_);
   for (size_t c = 0; c < clauses; ++c) {
     const ClauseRecord& record = spec_.clauses[c];
     bool is_items = record.function < 0;
     size_t count = is_items ? order[c].size() : members[c].size();
     auto n = static_cast<int64_t>(count);
+    if (spec_.asking) {
+      Tensor* out = vector(n);
+      for (size_t i = 0; i < count; ++i)
+        data<int64_t>(out)[i] = requests[is_items ? items_[c][order[c][i]].owner : members[c][i]];
+    }
     if (is_items) {
       Tensor* owners = vector(n);
       for (size_t i = 0; i < count; ++i) {

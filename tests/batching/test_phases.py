@@ -156,12 +156,17 @@ def @main(%t: B, %w: W, %u: W) {
     agree(mod, requests, threads=1)
 
 
-def test_the_passes_program() -> None:
+@pytest.mark.parametrize(
+    "main",
+    [
+        "let %n = @noted(%t, %w, %u); (@down(%n.1, %n.0, %w, %u), %n.0)",
+        "(%t, @asked(%t, (@encode(%t, %w, %u), 1f), %w, %u).0).1",
+    ],
+    ids=["up and down", "asked"],
+)
+def test_the_passes_program(main: str) -> None:
     """What answers many requests means the same in the interpreter."""
-    mod = typed(
-        PARTS
-        + "def @main(%t: B, %c: S, %w: W, %u: W) { let %n = @noted(%t, %w, %u); (@down(%n.1, %n.0, %w, %u), %n.0) }"
-    )
+    mod = typed(PARTS + f"def @main(%t: B, %c: S, %w: W, %u: W) {{ {main} }}")
     made = lowered(mod)
     rng = np.random.default_rng(4)
     requests = [(r[0], *r[3:]) for r in requests_to(mod, rng, (3, 1, 7))]
@@ -169,10 +174,12 @@ def test_the_passes_program() -> None:
     for tree, *_ in reversed(requests):
         listed = AdtValue("Requests", "Requests.More", 0, ((tree,), listed))
     answer: Any = relay.evaluate(made, listed, *requests[0][1:], entry="main.requests")
-    states, trees = answer
+    rows, *lists = answer
     for n, args in enumerate(requests):
-        tree, trees = trees.fields
-        found = (tree, np.asarray(states)[n])
+        found: Any = np.asarray(rows)[n]
+        if lists:
+            value, rest = lists[0].fields
+            found, lists = (value, found), [rest]
         assert (wrong := difference(relay.evaluate(mod, *args), found, "in phases")) is None, wrong
 
 
@@ -230,3 +237,55 @@ def test_what_is_left_alone(name: str) -> None:
     assert how(mod).startswith("side by side: ") and why in how(mod)
     requests = [(r[0], r[1], *r[4:]) for r in requests_to(mod, np.random.default_rng(7), (2, 5))]
     agree(mod, requests, threads=2)
+
+
+ASKED = {
+    "of its own": "@asked(%t, (%c * sum(%x), 2f), %w, %u)",
+    "brought": "@asked(%t, (%x, 0f), %w, %u)",
+    "of lists of trees": """{
+      let %q = nn.dense(%x, %w);
+      let %first = @each(%t, %q, %w, %u);
+      let %all = @map(fn (%y: B) { @each(%y, %q, %w, %u) }, %ts);
+      (@foldl(fn (%a: S, %b: S) { %a + %b }, %first, %all), 1f)
+    }""",
+    "and from above": "{ let %s = @from(%t, nn.dense(%x, %u), %x, %w); (%s, 0f) }",
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_nodes_ask_their_request_for_what_is_the_same_in_all_of_them(name: str) -> None:
+    """What follows from it alone is computed once for a request: a product of its rows, not of rows of nodes."""
+    mod = typed(
+        PARTS
+        + """
+def @each(%t: B, %q: S, %w: W, %u: W) -> S {
+  match (%t) {
+    Leaf(%x) => tanh(%x + nn.dense(%q, %u)),
+    Node(%a, %b) => %q * nn.dense(%q, %w) - @each(%a, %q, %w, %u) * @each(%b, %q, %w, %u)
+  }
+}
+def @from(%t: B, %above: S, %q: S, %w: W) -> S {
+  match (%t) {
+    Leaf(%x) => %x * %above + nn.dense(%q, %w),
+    Node(%a, %b) => @from(%a, tanh(nn.dense(%above, %w) + %q), %q, %w) - @from(%b, %above * sigmoid(%q), %q, %w)
+  }
+}
+"""
+        + f"""
+def @main(%t: B, %ts: List[B], %r: (S, List[float32]), %c: S, %w: W, %u: W) -> (S, float32) {{
+  let %x = %r.0;
+  {ASKED[name]}
+}}"""
+    )
+    assert how(mod) == "one batch"
+    rng = np.random.default_rng(8)
+    held = weights(rng, (1, 4), (4, 4), (4, 4))
+    requests = []
+    for n in (1, 6, 3, 1):
+        trees = [a_tree(mod, rng, int(k)) for k in rng.integers(1, 5, n - 1)]
+        requests.append((a_tree(mod, rng, n), trees, (*weights(rng, (1, 4)), []), *held))
+    requests.append((requests[1][0], requests[2][1], *requests[0][2:]))  # trees of other requests
+    agree(mod, requests, threads=1)
+    agree(mod, requests, threads=2, executor="aot")
+    if name == "brought":
+        assert not any(n.endswith(".down") for n in lowered(mod).functions if n.startswith("main.requests"))

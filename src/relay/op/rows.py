@@ -30,7 +30,7 @@ DTYPES = (
 
 SWITCH, FIELD, CLAUSE, TURN = 0, 1, 2, 3
 # Flags of a description; of the last one for each function, one after the other.
-MANY, ONCE, APART = 1, 2, 4
+MANY, ONCE, ASKING, APART = 1, 2, 4, 8
 # How many words there are of what goes on to the next.
 _WORDS = {FIELD: 4, TURN: 6}
 
@@ -67,7 +67,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A description taken apart. ``many``: the value is a list of requests, which function 0 looks at; ``apart``: a bit for each
+    """A description taken apart. ``many``: the value is a list of requests, which function 0 looks at; ``asking``: each node is told its
+    request; ``apart``: a bit for each
     function of which a part that is reached twice is two nodes. (That parts are reached ONCE saves the runtime to look whether they are
     known; here each is looked for.)"""
 
@@ -75,6 +76,7 @@ class Spec:
     entries: tuple[int, ...]
     registers: int
     many: bool
+    asking: bool
     apart: int
     clauses: tuple[Record, ...]
 
@@ -92,7 +94,7 @@ def read_spec(words: tuple[int, ...]) -> Spec:
         functions, clauses, registers, flags = words[:4]
         entries = words[4 : 4 + functions]
         records = tuple(_record(iter(words[words[4 + functions + c] :])) for c in range(clauses))
-        return Spec(words, entries, registers, bool(flags & MANY), flags // APART, records)
+        return Spec(words, entries, registers, bool(flags & MANY), bool(flags & ASKING), flags // APART, records)
     except (IndexError, ValueError, StopIteration, RuntimeError) as error:
         raise OperatorError("the description of rows.linearise is broken") from error
 
@@ -124,8 +126,7 @@ def _linearise_relation(args: Sequence[Type], attrs: Attrs) -> Type:
     index = TensorType((ANY,), "int64")
     fields: list[Type] = [TensorType((), "int64"), TensorType((ANY, ANY), "int64"), index]
     for record in spec.clauses:
-        if record.function < 0:
-            fields.append(index)
+        fields += [index] * (spec.asking + (record.function < 0))
         fields += [index] * len(record.sites)
         for p in record.payloads:
             dims: tuple[Dim, ...] = tuple(d if d >= 0 else sizes[-1 - d] for d in p.dims)  # type: ignore[misc]
@@ -143,6 +144,7 @@ class _Node:
     children: list[_Node] | None = None
     level: int = 0
     row: int = 0
+    request: _Node | None = None
 
 
 class _Walk:
@@ -156,6 +158,7 @@ class _Walk:
 
     def root(self, value: AdtValue) -> _Node:
         root = self.enter(0, value)
+        root.request = root
         todo = [(root, False)]
         while todo:
             node, done = todo.pop()
@@ -171,6 +174,9 @@ class _Walk:
                 for part in (node, *(i for items in node.lists for i in items)):
                     met = [self.enter(f, v) for f, v in part.parts]
                     part.children = met if part is not node else part.children
+                    part.request = node.request
+                    for child in met:
+                        child.request = child.request or node.request
                     node.children += met
                 todo += [(c, False) for c in reversed(node.children) if c.children is None]
         return root
@@ -263,6 +269,8 @@ def _linearise(value: AdtValue, *, spec: tuple[int, ...], sizes: tuple[int, ...]
     out: list[Array] = [np.int64(depth), offsets, np.array([r.row for r in roots], np.int64)]  # type: ignore[list-item]
     for c, record in enumerate(read.clauses):
         rows = members[c]
+        if read.asking:
+            out.append(np.array([n.request.row for n in rows if n.request is not None], np.int64))
         if record.function < 0:
             owners = [n.owner for n in rows if n.owner is not None]
             out.append(np.array([o.row - offsets[0, o.clause] for o in owners], np.int64))
@@ -296,7 +304,8 @@ def linearise(value: te.Tensor, *, spec: tuple[int, ...], sizes: tuple[DimLike, 
 
     ``offsets``: (levels + 1, clauses) int64, where each level of each clause begins; ``roots``: the rows of the roots. A clause has,
     for every site, the rows of the called parts, (n,) int64 (for a list where each row's items begin, (n + 1,)), and for every
-    payload a tensor (n, ...); a clause of items has its owners' rows, (n,), before these. Of requests there are roots for as many as
+    payload a tensor (n, ...); a clause of items has its owners' rows, (n,), before these, and where they are asked for all clauses have
+    the rows of their nodes' requests before all. Of requests there are roots for as many as
     are answered together: the first of them, or all.
     """
     raise NotImplementedError

@@ -22,7 +22,7 @@ from relay.ir.expr import Binding, Block, Expr, Function, Proj, Tuple, Var
 from relay.ir.types import AdtType, TensorType, TupleType, Type, dtype_bits
 from relay.transform.batching.assembly import Assembly, Source, values_made
 from relay.transform.batching.clauses import Clause, Group, NotStructural, Path, data_types, leaves
-from relay.transform.batching.describe import ListAt, Tables, Writer
+from relay.transform.batching.describe import ListAt, SiteAt, Tables, Writer
 from relay.transform.batching.levels import INDEX, SCALAR, Levels, State, fresh, integer
 from relay.transform.batching.lift import Lifter, Owner
 from relay.transform.batching.lifted import (
@@ -53,10 +53,13 @@ class _Clause:
     indices: list[Var] = field(default_factory=list)
     tensors: list[Var] = field(default_factory=list)
     result: Lifted = ()
+    values: list[Expr] = field(default_factory=list)  # the tensors of the result, of a clause that calls nothing
     owners: Var | None = (
         None  # of the items of a list: the rows that they belong to, of their owner's clause or its function
     )
     owners_in_function: Var | None = None
+    function: int = 0  # of items: their owner's
+    requests: Var | None = None  # the rows of the nodes' requests, where they are asked for
     last: bool = False  # done once, after the levels: what is done with a request
 
     @property
@@ -72,6 +75,12 @@ class _Handed:
     rows: Expr
     at: Expr
     first: bool
+
+
+def requests_of(made: _Clause) -> Var:
+    if made.requests is None:
+        made.requests = Var("request", None, TensorType((made.rows,), INDEX))
+    return made.requests
 
 
 class Builder:
@@ -116,6 +125,7 @@ class Builder:
             for f, count in zip(group.functions, self.rows, strict=True)
         ]
         self.handed: list[_Handed] = []
+        self.asking: set[int] = set()  # the functions whose nodes ask their request
         self.rooms: list[tuple[State, int]] = []  # with the last clause that has rows there
 
     @staticmethod
@@ -147,6 +157,8 @@ class Builder:
         if tables.sites and not made.last:
             for value, state in zip(self._leaves(made, LEVEL), self.results[clause.function], strict=True):
                 self._update(self.up, state, value, number)
+        if not tables.sites:
+            made.values = self._leaves(made, AFTER)
         return made
 
     @staticmethod
@@ -223,10 +235,17 @@ class Builder:
             inside.lifter.owner = (made.lifter, self._owner(made, number, at, inside))
             return inside.lifter, inside.lifter.owner[1]
 
-        def outside(var: Var) -> Lifted | None:
+        def outside(var: Var) -> tuple[Lifter, Lifted] | None:
             if not self.group.many or last:
                 return None
-            return next((c.lifter.env[var] for c in self.tables.values() if c.last and var in c.lifter.env), None)
+            for asked in self.tables.values():
+                if asked.last and (var in asked.lifter.env or var in asked.clause.parts):
+                    return asked.lifter, asked.lifter._value(var)
+            return None
+
+        def request() -> Var:
+            self.asking.add(made.function)
+            return requests_of(made)
 
         def given(n: int, stage: int) -> Expr:
             state = self.given[clause.function][n]
@@ -248,10 +267,11 @@ class Builder:
 
         lifter = Lifter(
             self.group, self.effects, clause, number, rows, now,
-            (self.uniform, self.whole, self.down.block, self.after, level),
-            carry, rows_of_level, children, payload, repeat, list_items, outside, given, computed, hand_down,
+            (self.uniform, self.whole, self.whole, self.down.block, self.after, level),
+            carry, rows_of_level, children, payload, repeat, list_items, outside, request, given, computed, hand_down,
         )  # fmt: skip
-        made = _Clause(clause, rows, lifter, last=last)
+        function = clause.function if owner is None else owner[0].function
+        made = _Clause(clause, rows, lifter, last=last, function=function)
         return made
 
     def _source(self, lifter: Lifter) -> Source:
@@ -385,14 +405,17 @@ class Builder:
         writer = Writer()
         every = [self.tables[n] for n in sorted(self.tables)]
         tables = [c.tables for c in every]
-        apart = [n for n, given in enumerate(self.given) if given]
+        apart = sorted({n for n, given in enumerate(self.given) if given} | self._above(self.asking))
         # Requests that bring weights are one batch: each part would pack them, and how products with them add up depends on how many rows
         # there are.
         alone = self.rows_of_requests and self.some and len(self.group.root.params) == 1
         passed_on = [self._passed_on(c) for c in every] if alone else []
-        spec = writer.spec(self.group.functions, self.group.clauses, tables, self.group.many, apart, passed_on)
+        spec = writer.spec(
+            self.group.functions, self.group.clauses, tables, self.group.many, apart, passed_on, bool(self.asking)
+        )
         parts = [self.depth, self.offsets, self.roots]
         for made in every:
+            parts += [requests_of(made)] if self.asking else []
             parts += [*([made.owners] if made.owners is not None else []), *made.indices, *made.tensors]
         first = Emitter()
         data = self.group.root.params[self.group.functions[0].data]
@@ -418,6 +441,19 @@ class Builder:
             state.first = room(state.ty, type_of(state.final), clause)
         self.bindings = first.bindings
         return answers
+
+    def _above(self, functions: set[int]) -> set[int]:
+        """The functions that call these, at last, and these themselves; but for what is done with a request."""
+        out = set(functions)
+        while True:
+            more = {
+                c.function
+                for c in self.tables.values()
+                if not c.last and any(isinstance(s, SiteAt) and s.target in out for s in c.tables.sites)
+            }
+            if more <= out:
+                return out
+            out |= more
 
     def _go_down(self) -> tuple[str, Function]:
         """Hand the arguments that change from call to call down from the roots; the function that does it level by level."""
@@ -463,11 +499,10 @@ class Builder:
         for number, made in enumerate(clauses):
             if made.tables.sites:
                 continue
-            values = self._leaves(made, AFTER)
             if made.last:
-                answers = [update(state, value, number) for state, value in zip(answers, values, strict=True)]
+                answers = [update(state, value, number) for state, value in zip(answers, made.values, strict=True)]
                 continue
-            for state, value in zip(self.results[made.clause.function], values, strict=True):
+            for state, value in zip(self.results[made.clause.function], made.values, strict=True):
                 state.first = update(cast(Expr, state.first), value, number)
         return out.bindings, answers
 

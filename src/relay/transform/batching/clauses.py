@@ -204,7 +204,7 @@ def _group(
         given = [p if name == root else copier.atom(p) for p in (function.params[n] for n in positions)]
         functions.append(Structural(name, data[name], result, tree, positions, tuple(cast("list[Var]", given))))
         for clause in reader.clauses:
-            own = _varying(clause) if requests is not None and name == root else None
+            own = _of_request(clause, len(reader.clauses) == 1) if requests is not None and name == root else None
             for call in calls_of(clause, members):
                 _check_call(call, clause, data, table, place, number, order, own, changing, changes)
     return Group(module, table[root], tuple(functions), tuple(clauses), number, requests is not None)
@@ -283,7 +283,7 @@ def _check_call(
 ) -> None:
     """A recursive call must go to a part of the structure and hand the other arguments on, but for those that change (those that are not
     known to are put into ``changes``); a function met for the first time is put in the terms of the caller. ``of_request``: where that is
-    what is done with one of many requests, what is not the same in all of them."""
+    what is done with one of many requests, what nodes cannot ask it for."""
     assert isinstance(call.fn, GlobalVar)
     name = call.fn.name
     callee = table[name]
@@ -321,12 +321,15 @@ def _check_call(
         raise NotStructural(f"a recursive call of @{name} is at other sizes")
 
 
-def _varying(clause: Clause) -> set[Var]:
-    """What is not the same in all requests, of a clause that says what is done with one: parts of it, and what follows from them."""
-    out = set(clause.parts)
-    for binding in clause.bindings:
-        if any(v in out for v in free_vars(binding.value)):
-            out.add(binding.var)
+def _of_request(clause: Clause, only: bool) -> set[Var]:
+    """What nodes cannot ask their request for, of a clause that says what is done with one: what is of the items of its lists, and, unless
+    it is the ``only`` clause, all that is not the same in all requests: parts of it, and what follows from them."""
+    out = {v for items in clause.lists.values() for v in (*items.parts(), *(b.var for b in items.code))}
+    if not only:
+        out.update(clause.parts)
+        for binding in clause.bindings:
+            if any(v in out for v in free_vars(binding.value)):
+                out.add(binding.var)
     return out
 
 

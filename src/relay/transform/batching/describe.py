@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from relay.ir.dim import Dim
 from relay.ir.types import TensorType
-from relay.op.rows import APART, CLAUSE, DTYPES, FIELD, MANY, ONCE, SWITCH, TURN
+from relay.op.rows import APART, ASKING, CLAUSE, DTYPES, FIELD, MANY, ONCE, SWITCH, TURN
 from relay.transform.batching.clauses import Clause, NotStructural, Path, Structural, Switch, Tree
 from relay.transform.batching.lists import Layout
 
 # Functions that have a flag in a word.
-_MOST = 61
+_MOST = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +80,18 @@ class Writer:
         many: bool = False,
         apart: Collection[int] = (),
         passed_on: Sequence[Dim] = (),
+        asking: bool = False,
     ) -> tuple[int, ...]:
         """The description. ``tables`` are those of ``clauses`` and, after these, of the items of lists; ``apart``: for these functions
         a part that is reached twice is two nodes; ``passed_on``: of requests that may be answered in parts, the bytes that a row of each
-        table has in what the levels pass on."""
+        table has in what the levels pass on; ``asking``: each node is told its request."""
         number = {clause: n for n, clause in enumerate(clauses)}
         self.tables, self.records = tables, 4 + len(functions)
         self.passed_on = passed_on or [0] * len(tables)
         if any(n >= _MOST for n in apart):
             raise NotStructural("there are too many functions whose arguments change")
-        flags = MANY * many + ONCE * (not apart and _once(clauses, tables, many)) + sum(APART << n for n in apart)
+        once = not apart and _once(clauses, tables, many)
+        flags = MANY * many + ONCE * once + ASKING * asking + sum(APART << n for n in apart)
         self.words = [len(functions), len(tables), 0, flags] + [0] * (len(functions) + len(tables))
         for n, function in enumerate(functions):
             self.words[4 + n] = len(self.words)

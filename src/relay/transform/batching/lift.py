@@ -37,8 +37,10 @@ from relay.op import registry
 from relay.op.batched import SUFFIX, can_batch
 from relay.transform.batching.clauses import Clause, Group, NotStructural, Path, leaves
 from relay.transform.batching.describe import ListAt, SiteAt, Tables
+from relay.transform.batching.levels import SCALAR
 from relay.transform.batching.lifted import (
     AFTER,
+    ASKED,
     DOWN,
     LEVEL,
     UNIFORM,
@@ -80,7 +82,8 @@ class Lifter:
     ``rows`` are how many nodes it has in all, ``now`` how many on a level (of stages that go by levels); ``blocks`` are the blocks of the
     stages, of which only the last is its own. ``carry`` gives the level function's variable for one of the function around it;
     ``slice`` the rows of this level of such a variable; ``children`` the results of a site; ``payload`` a tensor of the nodes;
-    ``repeat`` what is the same for every node once for each; ``outside`` what the caller of the recursion computes; ``given`` a
+    ``repeat`` what is the same for every node once for each; ``outside`` what the caller of the recursion computes, and its lifter;
+    ``request`` the rows that the nodes' requests have there; ``given`` a
     changing argument of the function, on a level of the way down or for all nodes afterwards; ``computed`` what was computed on the
     way down for all nodes; ``hand_down`` takes the changing arguments of a site.
     """
@@ -98,7 +101,8 @@ class Lifter:
     payload: Callable[[int, TensorType], Var]
     repeat: Callable[[Expr, Type, int], Expr]
     list_items: Callable[[Path, Layout], tuple[Lifter, Owner]]
-    outside: Callable[[Var], Lifted | None]
+    outside: Callable[[Var], tuple[Lifter, Lifted] | None]
+    request: Callable[[], Var]
     given: Callable[[int, int], Expr]
     computed: Callable[[Value], Expr]
     hand_down: Callable[[int, int, Sequence[Value]], None]
@@ -111,6 +115,9 @@ class Lifter:
     _of_owner: dict[Expr, Value] = field(
         default_factory=dict
     )  # what stands for an owner's value, once for each of its items
+    _of_request: dict[Expr, tuple[Lifter, Value]] = field(
+        default_factory=dict
+    )  # what stands for a value of the request, with the lifter that has it
     # Matrices that each node takes from a table: a level takes those of its nodes again, where they are read.
     _matrices: dict[Expr, Callable[[int], Value]] = field(default_factory=dict)
     _sites: dict[tuple[SiteAt, tuple[Expr, ...]], int] = field(default_factory=dict)
@@ -148,9 +155,38 @@ class Lifter:
         found = self.outside(var)
         if found is None:
             return Value(var, UNIFORM, type_of(var))
-        if any(v.stage != UNIFORM for v in flat_values(found)):
-            raise NotStructural(f"argument %{var.name} of the recursion is another one in each request")
-        return found
+        return self._asked(*found)
+
+    def _asked(self, asked: Lifter, value: Lifted) -> Lifted:
+        """A value of what is done with the request, for each of its nodes."""
+        if isinstance(value, ListValue | Built | Made):
+            raise NotStructural("a value of a data type that a request makes is used in its recursion")
+        if isinstance(value, tuple):
+            return tuple(self._asked(asked, f) for f in value)
+        if value.stage == UNIFORM:
+            return value
+        if value.stage > WHOLE:
+            raise self._depends()
+        if isinstance(value.ty, TupleType):
+            return tuple(self._asked(asked, asked.field(value, n)) for n in range(len(value.ty.fields)))
+        mark = Var("asked", None, value.ty)
+        self._of_request[mark] = asked, value
+        return Value(mark, ASKED, value.ty)
+
+    def _in_request(self, var: Var, call: Call, args: Sequence[Lifted]) -> Lifted:
+        """What follows from values of the request alone is computed there."""
+        asked = next(self._of_request[v.atom][0] for a in args for v in flat_values(a) if v.stage == ASKED)
+
+        def there(value: Lifted) -> Lifted:
+            if isinstance(value, tuple):
+                return tuple(there(f) for f in value)
+            assert isinstance(value, Value)
+            return self._of_request[value.atom][1] if value.stage == ASKED else value
+
+        atoms = [Var("asked", None, type_of(a)) for a in call.args]
+        asked.env.update(zip(atoms, map(there, args), strict=True))
+        result = Var(var.name, None, var.ty)
+        return self._asked(asked, asked._binding(Binding(result, replace(call, args=tuple(atoms)))))
 
     def argument(self, value: Value) -> int | None:
         """Which changing argument a value is; None for what is computed."""
@@ -178,6 +214,8 @@ class Lifter:
             return tuple(self._owned(f) for f in value)
         if value.stage == UNIFORM:
             return value
+        if value.stage == ASKED:
+            return self._asked(*self.owner[0]._of_request[value.atom])
         assert isinstance(value.atom, Var)
         if isinstance(value.ty, TupleType):
             return tuple(self._owned(self.owner[0].field(value, n)) for n in range(len(value.ty.fields)))
@@ -217,15 +255,23 @@ class Lifter:
     def _seen_from(self, stage: int, value: Value, atom: Var) -> Expr:
         """A variable of a value's stage in the block of a later one."""
         by_level = stage in (DOWN, LEVEL)
-        argument, of_owner = self._arguments.get(atom), self._of_owner.get(atom)
+        argument, of_owner, of_request = self._arguments.get(atom), self._of_owner.get(atom), self._of_request.get(atom)
         moved = value.stage != stage and (by_level or value.stage > WHOLE)
-        if not moved and argument is None and of_owner is None:
+        if not moved and argument is None and of_owner is None and of_request is None:
             return atom
         seen = self._seen.get((atom, stage))
         if seen is None:
             if of_owner is not None:
                 assert self.owner is not None
                 seen = self.owner[1].gather(of_owner, stage)
+            elif of_request is not None:
+                whole, at = of_request[0].at(of_request[1], WHOLE), self.request()
+                assert isinstance(whole, Var)
+                rows: Expr = at
+                if by_level:
+                    whole, rows = self.carry(whole, stage), self.slice(at, SCALAR, stage)
+                full = with_rows(value.ty, self.rows_at(stage))
+                seen = self.blocks[stage].op("take", (whole, rows), full, "asked", axis=0, mode="fast")
             elif value.stage == UNIFORM:
                 seen = self.carry(atom, stage)
             elif value.stage == DOWN and stage == AFTER:
@@ -311,7 +357,7 @@ class Lifter:
             raise self._depends()
         return AFTER if stage == DOWN and var not in self._needed else stage
 
-    def _operator(self, var: Var, call: Call, name: str) -> Value:
+    def _operator(self, var: Var, call: Call, name: str) -> Lifted:
         if name == CHECK_EQUAL:
             raise NotStructural(f"a size is checked when it runs ({call.attrs['why']})")
         if not registry.exists(name):
@@ -322,6 +368,8 @@ class Lifter:
         flat = [v for a in args for v in flat_values(a)]
         stage = self._stage(var, flat)
         ty = type_of(var)
+        if stage == ASKED:
+            return self._in_request(var, call, args)
         if stage == UNIFORM:
             same = self._call(call, args, name, call.attrs, stage, ty)
             if may_fail(call) or (self.group.differentiated and Steepness().of(call)):

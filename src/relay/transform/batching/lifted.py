@@ -1,9 +1,10 @@
 """What the values of a clause are while it is lifted to many nodes: atoms of a stage's block, lists, and values of data types.
 
-What follows from the invariant arguments alone is the same for every node (stage `UNIFORM`, not batched); what follows from tensors in
-the structure too is computed for all nodes of the clause before any level (`WHOLE`). Arguments that change from call to call are handed
-down from the root, level by level: what they follow from is computed on the way (`DOWN`), what else follows from them for all nodes of
-the clause afterwards (`AFTER`). What needs the results of recursive calls comes last, level by level from the leaves up (`LEVEL`).
+What follows from the invariant arguments alone is the same for every node (stage `UNIFORM`, not batched); what one of many requests brings
+or computes before its recursion is the same for all its nodes (`ASKED`): a row for each request, which nodes take. What follows from
+tensors in the structure too is computed for all nodes of the clause before any level (`WHOLE`). Arguments that change from call to call
+are handed down from the root, level by level: what they follow from is computed on the way (`DOWN`), what else follows from them for all
+nodes of the clause afterwards (`AFTER`). What needs the results of recursive calls comes last, level by level from the leaves up (`LEVEL`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from relay.transform.build import internal_call
 if TYPE_CHECKING:
     from relay.transform.batching.lift import Lifter
 
-UNIFORM, WHOLE, DOWN, AFTER, LEVEL = range(5)
+UNIFORM, ASKED, WHOLE, DOWN, AFTER, LEVEL = range(6)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
