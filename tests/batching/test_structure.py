@@ -11,12 +11,12 @@ import relay
 from relay import _runtime
 from relay.cli.inspect import VIEWS
 from relay.ir.diagnostics import ShapeError
-from relay.ir.expr import Call, Function, If
+from relay.ir.expr import Call, Function, If, OpRef
 from relay.ir.module import Module
 from relay.options import Options
 from relay.transform.batching import clauses, structure
 from relay.transform.batching.choices import with_both_branches
-from relay.transform.blocks import body_of
+from relay.transform.blocks import all_bindings, body_of
 from relay.transform.inline import inline_all
 from tests.batching.programs import (
     CHILD_SUM,
@@ -522,6 +522,37 @@ def test_matrices_of_a_table_are_read_where_they_lie() -> None:
     trees = [tree(n) for n in (5, 1, 9)]
     for found, t in zip(exe.run_batch("main", [(t, ws, m) for t in trees]), trees, strict=True):
         same(found, relay.evaluate(mod, t, ws, m))
+
+
+def test_one_vector_by_the_matrices_of_nodes_is_a_product_of_rows() -> None:
+    """Modules of a network: each leaf asks the same vector by a matrix of a table. As a vector it would go by each matrix for itself."""
+    mod = module("""
+    type M { Find(int32), Both(M, M) }
+    def @value(%m: M, %x: Tensor[(1, 4), float32], %f: Tensor[(3, 4, 4), float32], %w: Tensor[(4, 8), float32]) -> Tensor[(1, 4), float32] {
+      match (%m) {
+        Find(%n) => tanh(nn.dense(%x, take(%f, %n, axis=0))),
+        Both(%a, %b) => tanh(nn.dense(concatenate((@value(%a, %x, %f, %w), @value(%b, %x, %f, %w)), axis=1), %w)),
+      }
+    }
+    def @main(%m: M, %x: Tensor[(1, 4), float32], %f: Tensor[(3, 4, 4), float32], %w: Tensor[(4, 8), float32]) -> Tensor[(1, 4), float32] {
+      @value(%m, %x, %f, %w)
+    }""")
+    rng, adt = np.random.default_rng(14), mod.adt("M")
+    x, f, w = weights(rng, (1, 4), (3, 4, 4), (4, 8))
+
+    def modules(count: int) -> Any:
+        if count < 2:
+            return adt.Find(np.int32(rng.integers(3)))
+        left = int(rng.integers(1, count))
+        return adt.Both(modules(left), modules(count - left))
+
+    agree(mod, [[modules(n), x, f, w] for n in SIZES])
+    (product,) = (
+        b.value
+        for b in all_bindings(body_of(lowered(mod).functions["value"]))
+        if isinstance(b.value, Call) and isinstance(b.value.fn, OpRef) and b.value.fn.name == "nn.dense.batched"
+    )
+    assert product.attrs["mask"] == (1, 1)
 
 
 def test_thousands_of_nodes() -> None:

@@ -35,6 +35,7 @@ from relay.ir.types import DTYPE_BITS, TensorType, TupleType, Type
 from relay.ir.walk import free_vars
 from relay.op import registry
 from relay.op.batched import SUFFIX, can_batch
+from relay.transform.access import AccessTable
 from relay.transform.batching.clauses import Clause, Group, NotStructural, Path, leaves
 from relay.transform.batching.describe import ListAt, SiteAt, Tables
 from relay.transform.batching.levels import SCALAR
@@ -378,6 +379,9 @@ class Lifter:
         op = registry.get(name)
         if not can_batch(op):
             raise NotStructural(f"operator {name} has no batched form")
+        if any(v.atom in self._matrices for v in flat) and _multiplies(call):
+            args = [self._row_of_each(a, stage) for a in args]
+            flat = [v for a in args for v in flat_values(a)]
         mask = tuple(int(v.stage != UNIFORM) for v in flat for _ in leaves(v.ty))
         attrs = MappingProxyType({**call.attrs, "mask": mask})
 
@@ -390,6 +394,13 @@ class Lifter:
         if not self.group.differentiated and stage == WHOLE and name == "take" and mask == (0, 1) and _is_matrix(ty):
             self._matrices[made.atom] = emit
         return made
+
+    def _row_of_each(self, value: Lifted, stage: int) -> Lifted:
+        """A vector that all nodes multiply by matrices of a table, each by its own, as a row for each: rows of one matrix are a product
+        (`plan.row_groups`), where a vector of its own would go by each matrix."""
+        if not isinstance(value, Value) or value.stage != UNIFORM or _is_matrix(value.ty):
+            return value
+        return Value(self.at(value, stage, spread=True), stage, value.ty)
 
     def _where_there_are_nodes(self, name: str, call: Call, ty: Type) -> Value:
         """What is the same for every node, and zeros if there is none: 0 times a slope that may be infinite would come back then, and what
@@ -489,6 +500,11 @@ class Lifter:
         if any(v.stage > DOWN for v in values):
             raise self._depends()
         self.hand_down(site, target, values)
+
+
+def _multiplies(call: Call) -> bool:
+    access = AccessTable().of(call)
+    return access is not None and access.kind == "contraction"
 
 
 def _is_matrix(ty: Type) -> bool:
