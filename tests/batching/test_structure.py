@@ -585,6 +585,21 @@ def test_other_sizes_in_the_structure_are_refused() -> None:
 
 HEADER = "type Tree { Leaf(Tensor[(1, 4), float32]), Node(Tree, Tree), }\n"
 REFUSED = {
+    "results of sizes that nodes decide": (
+        """def @f(%t: Tree, %w: Tensor[(4, 4), float32]) -> (Tensor[(?, 4), float32], Tensor[(1, 4), float32]) {
+             match (%t) {
+               Leaf(%x) => (%x, tanh(nn.dense(%x, %w))),
+               Node(%a, %b) => {
+                 let %l = @f(%a, %w);
+                 let %r = @f(%b, %w);
+                 (concatenate((%l.0, %r.0), axis=0), tanh(nn.dense(%l.1, %w) + %r.1))
+               },
+             }
+           }
+           def @main(%t: Tree, %w: Tensor[(4, 4), float32]) -> Tensor[(?, 4), float32] {
+             let %r = @f(%t, %w); nn.dense(%r.0, %w) + %r.1 }""",
+        "gives a tensor whose size may be another one for each node",
+    ),
     "references": (
         """def @f(%t: Tree, %w: Tensor[(4, 4), float32], %r: Ref[Tensor[(1, 4), float32]]) -> Tensor[(1, 4), float32] {
              match (%t) {

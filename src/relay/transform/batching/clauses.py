@@ -29,11 +29,12 @@ from relay.ir.expr import (
     Var,
 )  # fmt: skip
 from relay.ir.module import Module
-from relay.ir.types import DTYPE_BITS, AdtType, TensorType, TupleType, Type
+from relay.ir.types import DTYPE_BITS, AdtType, TensorType, TupleType, Type, mentions_any
 from relay.ir.walk import free_vars
 from relay.transform.batching.lists import Items, Layout, ListForm, items_of, layout_of
 from relay.transform.blocks import as_block, body_of
 from relay.transform.copying import Copier, solve_dims
+from relay.transform.dims import DimUses
 from relay.typing.text import type_text
 
 # More clauses than this are not worth telling apart.
@@ -183,6 +184,7 @@ def _group(
     number: dict[str, int] = {root: 0}
     functions: list[Structural] = []
     clauses: list[Clause] = []
+    sizes = {*table[root].type_params, *(v for p in table[root].params for v in DimUses().of_type(p.ty))}
     for name in order:  # grows
         function = table[name]
         copier = place[name]
@@ -200,6 +202,11 @@ def _group(
         result = copier.type(body_of(function).ty or function.ret_type)
         if result is None or not made_of_tensors(result, data_types=True):
             raise NotStructural(f"@{name} gives something that is not made of tensors and data types")
+        for ty in leaves(result):
+            if mentions_any(ty) or not sizes.issuperset(DimUses().of_type(ty)):
+                raise NotStructural(
+                    f"@{name} gives a tensor whose size may be another one for each node: {type_text(ty)}"
+                )
         positions = tuple(n for n in range(len(function.params)) if (name, n) in changing)
         given = [p if name == root else copier.atom(p) for p in (function.params[n] for n in positions)]
         functions.append(Structural(name, data[name], result, tree, positions, tuple(cast("list[Var]", given))))
