@@ -66,6 +66,7 @@ from relay.transform import (
     Layouts,
     MemoryBudgetError,
     MergeDims,
+    MultiplyOnce,
     NameDims,
     Observer,
     ParallelFusion,
@@ -157,7 +158,18 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     attend: list[Pass] = [*fold, FuseAttention(_SCORES), DeadCode()] if level >= 3 and has_one_gradient(module) else []
     # Softmax has a gradient that reads its result alone; of what is spelled out, only what is small or unknown is left for later.
     softmax: list[Pass] = [FindSoftmax(), DeadCode()] if level >= 3 else []
-    differentiate: list[Pass] = [*inline, *early, *softmax, *attend, Gradient(entries=options.entries), dead, *evaluate]
+    # Rows that are read several times: what comes back to them is added up before it is multiplied, too.
+    once: list[Pass] = [MultiplyOnce()] if level >= 3 else []
+    differentiate: list[Pass] = [
+        *inline,
+        *early,
+        *once,
+        *softmax,
+        *attend,
+        Gradient(entries=options.entries),
+        dead,
+        *evaluate,
+    ]
     return [
         ToBlocks(),
         EtaExpand(),
@@ -167,6 +179,7 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
         *tidy,
         *inline,
         *tidy,
+        *([] if has_gradients(module) else once),
         CompileMatch(),
         LambdaLift(),
         *merge,

@@ -34,6 +34,7 @@ from relay.transform.lambda_lift import LambdaLift
 from relay.transform.layouts import Layouts
 from relay.transform.match_trees import CompileMatch
 from relay.transform.merge_dims import MergeDims
+from relay.transform.multiply_once import MultiplyOnce
 from relay.transform.name_dims import NameDims
 from relay.transform.parallel_fusion import ParallelFusion
 from relay.transform.partial_eval import PartialEvaluate
@@ -83,6 +84,7 @@ __all__ = [
     "Layouts",
     "MemoryBudgetError",
     "MergeDims",
+    "MultiplyOnce",
     "NameDims",
     "Observer",
     "ParallelFusion",
