@@ -43,6 +43,12 @@ def work(text: str, n: int) -> tuple[int, int]:
             lambda n: 4 * n,
             lambda n: 8 * n + 16 * n + 4 * min(n * 4, 3600),
         ),
+        (  # what is added where an index says goes to one place
+            """def @main[n: Dim](%x: Tensor[(n, 4), float32], %i: Tensor[(n,), int64]) {
+              segment_sum(%x * 2f, %i, num_segments=100) }""",
+            lambda n: 2 * n * 4,
+            lambda n: 4 * n * 4 + 8 * n + 4 * 100 * 4,
+        ),
         (  # of a longer operand only the part that is read
             "def @main[n: Dim](%x: Tensor[(n, 4), float32], %t: Tensor[(100, 4), float32]) "
             "{ %x + slice_like(%t, %x, axes=[0]) }",

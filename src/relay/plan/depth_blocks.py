@@ -39,13 +39,14 @@ _PART_OF_SUMS, _FEWEST_ROWS, _PART_OF_LEFT, _OUTER_LENGTH = 3, 128, 4, 384
 class OuterBlock:
     """The block of k that a task multiplies all its panels by before the next one: its ``number`` and its ``length``. ``sums`` are
     where those of a panel wait meanwhile, from ``base`` on. ``behind``: how many elements behind the panel's block begins what is
-    multiplied next, where that is asked for."""
+    multiplied next, where that is asked for. ``depth``: how long k is, where it is not all of its axis."""
 
     number: Axis
     length: int
     sums: Buffer
     base: Scalar
     behind: Scalar | None = None
+    depth: Scalar | None = None
 
     @property
     def along(self) -> tuple[Axis, int]:
@@ -55,6 +56,8 @@ class OuterBlock:
     @property
     def is_last(self) -> Scalar:
         """Whether it is the last block of k."""
+        if self.depth is not None:
+            return compare("le", self.depth, binary("mul", binary("add", self.number, 1), self.length))
         return compare("eq", self.number, binary("sub", extent_of(self.number.extent), 1))
 
 

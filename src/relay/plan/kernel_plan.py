@@ -36,9 +36,7 @@ from relay.plan.nests import Nest, group
 from relay.plan.operands import Pack, made_panels, packs_of, products_of
 from relay.plan.outer_parts import in_outer_parts
 from relay.plan.partial_sums import in_parts
-from relay.plan.product import (
-    size_of,
-)
+from relay.plan.product import Product, size_of
 from relay.plan.rows import row_nest, short_nests
 from relay.plan.scatter import scatter_nest
 from relay.plan.schedule import MODEL, Schedule
@@ -199,13 +197,14 @@ def _planned(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer, ...] = ()) 
 
     empty = all(0 in t.shape for t in graph.outputs)  # nothing to write, so nothing to compute
     spreads = {id(k.origin): parts for k in stages if (parts := as_spread(k.stage, indices)) is not None}
-    scatters = {id(k.origin): form for k in stages if (form := as_scatter(k.stage, indices)) is not None}
-    put = scatters.keys() | spreads.keys() | updates.keys()
-    special = attentions.keys() | put | together
     others = attentions.keys() | together | sums
     if graph.seldom:
         others |= {id(k.origin) for k in stages}
     stages, products = products_of(stages, others, constants, graph, builder, schedule.vectors)
+    left = [k for k in stages if id(k.origin) not in products]
+    scatters = {id(k.origin): form for k in left if (form := as_scatter(k.stage, indices)) is not None}
+    put = scatters.keys() | spreads.keys() | updates.keys()
+    special = attentions.keys() | put | together
 
     def nested(stages: list[Kept]) -> list[Nest]:
         alone = products.keys() | special
@@ -271,7 +270,8 @@ def _planned(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer, ...] = ()) 
     nests = [*nests, *inner]
     body = allocate(shared, seq(steps))
     space = layout(body)
-    streamed = () if any(n.matrix for n in nests) else _streamed(outputs, body, target)
+    tiled = any(n.matrix and not _writes_lines(n, products) for n in nests)
+    streamed = () if tiled else _streamed(outputs, body, target)
     rows = tuple(_row(graph.outputs[n].shape) for n in streamed)
     operands = tuple(inputs), tuple(outputs), wanted.key.dims
     kernel = Kernel(wanted.name, *operands, body, in_place, space.shared, space.worker, streamed, rows)
@@ -416,6 +416,12 @@ def _streamed(outputs: list[Buffer], body: Stmt, target: Target) -> tuple[int, .
     large = [n for n, size in enumerate(most) if size is None or size >= limit]
     read = buffers_read(body) if large else set()
     return tuple(n for n in large if outputs[n] not in read)
+
+
+def _writes_lines(nest: Nest, products: Mapping[int, Product]) -> bool:
+    """Whether a product writes its results line by line: those of matrices that few rows chose are mostly zeros."""
+    found = products.get(id(nest.members[0].kept.origin))
+    return found is not None and found.form.terms is not None
 
 
 def _row(shape: Sequence[Dim]) -> Dim:

@@ -33,6 +33,7 @@ from relay.plan.register_tiles import is_direct
 from relay.plan.row_groups import grouped_rows
 from relay.plan.schedule import MODEL, Case, Schedule
 from relay.plan.side_by_side import MOST_ROWS, panels_at_once, side_by_side
+from relay.plan.term_groups import grouped_terms
 from relay.plan.tiles import PanelRun
 from relay.plan.whole_rows import DEEPEST, row_by_row, row_cut
 from relay.te.scalar import compare, extent_of
@@ -50,6 +51,8 @@ def matrix_nest(
     nest.normalise()
     if p.form.choice is not None:
         return grouped_rows(nest, packed)
+    if p.form.terms is not None:
+        return grouped_terms(nest)
     few = None if packed is not None or p.form.turned else few_rows(nest)
     rows = size_of(p.rows)
     if few is None:

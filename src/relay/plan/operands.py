@@ -24,6 +24,7 @@ from relay.plan.product import (
 )
 from relay.plan.row_groups import by_groups
 from relay.plan.stages import Kept, contraction
+from relay.plan.term_groups import by_terms
 from relay.plan.turned import arranged, with_panels
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Binary, Compare, Const, Unary, children, walk
@@ -58,6 +59,8 @@ def products_of(
     for kept in stages:
         form = None if id(kept.origin) in others else contraction(kept.stage, ids)
         grouped = None if form is None else by_groups(form)
+        if form is None and id(kept.origin) not in others:
+            form = grouped = by_terms(kept, ids, indices)
         if form is not None and grouped is None:
             lanes = builder.lanes([form.accumulate])
             narrow = is_narrow(form, lanes) and not is_streamable(form, ids, indices)
@@ -80,7 +83,7 @@ def products_of(
                 made, form = left_stage(as_it_lies(form) if laid else form, widened)
                 out.append(made)
                 kept = replace(kept, stage=with_left(kept, form))
-                found = product(kept, by_groups(form) or form, indices, target, vectors, ids)
+                found = product(kept, form if form.terms else by_groups(form) or form, indices, target, vectors, ids)
                 assert found is not None, "a dense left operand can be read in place"
             products[id(kept.origin)] = found
         out.append(kept)
@@ -104,7 +107,7 @@ def packs_of(
     packs: dict[int, Pack] = {}
     panels_of: dict[int, int] = {}
     for key, found in products.items():
-        number = constant_operand(found.form, numbers)
+        number = constant_operand(found.form, numbers) if found.form.terms is None else None
         # Where rows choose among matrices, the stage reads the operand at what is chosen, and the form at any of them.
         read = [found.form.right] if found.form.choice is None else stage_bodies(found.kept.stage)
         if number is None or not {id(n) for root in read for n in loads(root)}.issuperset(readers[number]):

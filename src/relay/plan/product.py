@@ -153,7 +153,7 @@ def product(
             return None
     rows = shape_size(tuple(a.extent for a in form.rows))
     columns = shape_size(tuple(a.extent for a in form.columns))
-    plain = not form.turned and form.guard is None and form.choice is None
+    plain = not form.turned and form.guard is None and not form.chooses
     pairs = plain and _is_run(trial.groups[3], poly, indices) and _in_pairs(form, target)
     apart: Dim | None = None
     if pairs and target.has_matrix_registers and is_constant(form.right, constants):
@@ -299,7 +299,7 @@ def is_widened_before(p: Product, target: Target) -> bool:
     narrower = half or (target.outruns_caches and narrow(form.left) is not form.left)
     few = target.lanes(dtype_bits(form.accumulate)) if half else _WIDENED_FOR * p.tile.columns
     again = form.rows and not (isinstance(columns, int) and columns <= few)
-    plain = form.guard is None and form.choice is None and not form.turned and not p.pairs
+    plain = form.guard is None and not form.chooses and not form.turned and not p.pairs
     return narrower and bool(again) and plain and is_float(form.accumulate)
 
 
@@ -308,7 +308,7 @@ def is_laid_before(p: Product, target: Target, constants: frozenset[int]) -> boo
     the time, which enough columns repay."""
     form, columns = p.form, size_of(p.form.columns)
     wide = not isinstance(columns, int) or columns >= _LAID_FOR
-    plain = form.guard is None and form.choice is None and not form.turned and not p.pairs
+    plain = form.guard is None and not form.chooses and not form.turned and not p.pairs
     return wide and plain and target.multiplies_pairs and _in_pairs(form, target) and is_constant(form.right, constants)
 
 
@@ -326,7 +326,7 @@ def as_it_lies(form: Contraction) -> Contraction:
 def left_stage(form: Contraction, widened: bool = False) -> tuple[Kept, Contraction]:
     """Make the left operand a stage of its own, ``[batch][rows][k]``, ``widened`` or as narrow as it is: that stage, and the contraction
     reading it."""
-    own = (*form.batch, *form.rows, *form.reduced)
+    own = tuple(a for a in (*form.batch, *form.rows, *form.reduced) if a in mentioned(form.left))
     fresh = {a: Axis(a.name, a.extent) for a in own}
     body = substitute(cast(form.left, form.accumulate) if widened else narrow(form.left), dict(fresh))
     stage = Compute("left", tuple(fresh.values()), (body,))
@@ -341,6 +341,10 @@ def with_left(kept: Kept, form: Contraction) -> Compute:
     (body,) = stage_bodies(kept.stage)
     assert isinstance(body, Reduce) and isinstance(kept.stage, Compute)
     product = cast(form.product(form.left, cast(form.right, form.left.dtype)), body.body.dtype)
+    if form.terms is not None:
+        counts = [compare("eq", axis, place) for axis, place in form.terms.places.items()]
+        for part in (form.terms.guard, *counts):
+            product = select(part, product, initial("sum", product.dtype))
     return Compute(kept.stage.name, kept.stage.axes, (Reduce("sum", body.axes, product, body.dtype),))
 
 

@@ -199,7 +199,9 @@ class RegisterTiles:
             if block is not None:
                 begin = binary("mul", block[0], length // step)
                 here = binary("add", begin, inner)
-                extent = minimum(length // step, binary("sub", extent_of(dim_floordiv(k.extent, step)), begin))
+                depth = None if task.outer is None else task.outer.depth
+                depth = extent_of(dim_floordiv(k.extent, step)) if depth is None else depth
+                extent = minimum(length // step, binary("sub", depth, begin))
             shared.env = {**shared.env, k: binary("mul", here, step)}
             axes = [inner, *rest]
         left = task.left and task.left.rows(offset, height, shared.position_in_depth())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from relay.ir.dim import ceil_div, dim_add, dim_floordiv, dim_mul
 from relay.loop.ir import Between, Branch, Buffer, For, Stmt, Store, between
 from relay.plan.build import allocate, bound, ceiling, seq
+from relay.plan.counting import Counting
 from relay.plan.graph import loads
 from relay.plan.panel_tasks import PanelTasks
 from relay.plan.parallel import LEAST_SHARE, parallel_tasks
@@ -62,13 +63,10 @@ def grouped_rows(nest: ProductNest, packed: Buffer | None) -> Stmt:
     p, builder = nest.p, nest.builder
     rows, matrices = size_of(p.rows), size_of(p.batch)
     more = dim_add(rows, 1)
-    groups = _Groups(
-        nest,
-        *(Buffer(builder.fresh(name), (n,), "int64", "workspace") for name, n in (
-            ("order", rows), ("which", more), ("begins", more), ("counts", dim_add(matrices, 1)),
-        )),
-    )  # fmt: skip
-    tasks = PanelTasks(replace(nest, order=groups.order, env={}), p.runs, packed, 1, None, None, None)
+    counting = Counting.of(builder, rows, matrices)
+    which, begins = (Buffer(builder.fresh(name), (more,), "int64", "workspace") for name in ("which", "begins"))
+    groups = _Groups(nest, counting, which, begins)
+    tasks = PanelTasks(replace(nest, order=counting.order, env={}), p.runs, packed, 1, None, None, None)
     block = task_block(nest, p.tile.rows, packed, None)
     number, part = Axis("number", rows), Axis("part", ceil_div(rows, block))
     matrix = Between("matrix", matrices, low=0, high=(binary("sub", extent_of(matrices), 1),))
@@ -91,27 +89,25 @@ def grouped_rows(nest: ProductNest, packed: Buffer | None) -> Stmt:
     counted: list[tuple[Axis, Scalar]] = [(number, many), (tasks.panel, extent_of(tasks.panels))]
     loop = parallel_tasks([], counted, work, body, LEAST_SHARE)
     loop = bound([between(many, _at(groups.which, extent_of(rows)))], loop)
-    buffers = [groups.order, groups.which, groups.begins, groups.counts]
-    return allocate(buffers, seq([groups.made(), loop]))
+    return allocate([*counting.buffers, which, begins], seq([groups.made(), loop]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Groups:
-    """The numbers of the rows in ``order``: those of matrix ``which[g]`` are ``order[begins[g]:begins[g + 1]]``. ``which`` has the number
-    of groups at its end; ``counts`` has the rows of each matrix, and then where the next one goes."""
+    """The rows in the order that ``counting`` has: those of matrix ``which[g]`` are from place ``begins[g]`` up to ``begins[g + 1]``.
+    ``which`` has the number of groups at its end."""
 
     nest: ProductNest
-    order: Buffer
+    counting: Counting
     which: Buffer
     begins: Buffer
-    counts: Buffer
 
     def made(self) -> Stmt:
         """Put the rows in order: by matrix, or where there are many more of these than rows, as they are."""
         none = Store(self.which, (self._rows,), _NOTHING)
         few = compare("le", self._matrices, binary("mul", self._rows, _MATRICES_OF_A_ROW))
         end = self._named(lambda number: Store(self.begins, (number,), self._rows))
-        return seq([none, Branch(few, self._by_matrix(), self._as_they_are()), end])
+        return seq([none, Branch(few, self.counting.made(self._chosen, self._another), self._as_they_are()), end])
 
     @property
     def _rows(self) -> Scalar:
@@ -120,30 +116,6 @@ class _Groups:
     @property
     def _matrices(self) -> Scalar:
         return extent_of(size_of(self.nest.p.batch))
-
-    def _by_matrix(self) -> Stmt:
-        """Rows of a matrix follow each other, as many as are counted."""
-        p = self.nest.p
-        matrix, row = Axis("matrix", size_of(p.batch)), Axis("row", size_of(p.rows))
-        own, begin = Axis("own", dim_add(size_of(p.rows), 1)), Axis("begin", dim_add(size_of(p.rows), 1))
-        place = Axis("i", dim_add(size_of(p.batch), 1))
-        at = Between("at", size_of(p.rows), low=0, high=(binary("sub", self._rows, 1),))
-        clear = For(place, extent_of(place.extent), Store(self.counts, (place,), _NOTHING))
-        counted = self._chosen(row, lambda m: Store(self.counts, (m,), binary("add", _at(self.counts, m), 1)))
-        summed = bound([(own, _at(self.counts, matrix)), (begin, _at(self.counts, self._matrices))], seq([
-            Branch(compare("gt", own, 0), self._another(matrix, begin)),
-            Store(self.counts, (matrix,), begin),
-            Store(self.counts, (self._matrices,), binary("add", begin, own)),
-        ]))  # fmt: skip
-        placed = self._chosen(row, lambda m: bound([between(at, _at(self.counts, m))], seq([
-            Store(self.order, (at,), row), Store(self.counts, (m,), binary("add", at, 1)),
-        ])))  # fmt: skip
-        return seq([
-            clear,
-            For(row, self._rows, counted),
-            For(matrix, self._matrices, summed),
-            For(row, self._rows, placed),
-        ])  # fmt: skip
 
     def _as_they_are(self) -> Stmt:
         """Rows stay where they are: a group are those of one matrix that follow each other."""
@@ -155,7 +127,7 @@ class _Groups:
                 goes_on = binary("and", compare("gt", number, 0), compare("eq", before, matrix))
                 return Branch(goes_on, seq([]), self._another(matrix, row))
 
-            return seq([Store(self.order, (row,), row), self._named(after)])
+            return seq([Store(self.counting.order, (row,), row), self._named(after)])
 
         return For(row, self._rows, self._chosen(row, begun))
 

@@ -68,6 +68,14 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TermChoice:
+    """Where a step of a sum counts: at ``places`` on some axes of the batch, if these are inside, and if ``guard`` holds."""
+
+    places: Mapping[Axis, Scalar]
+    guard: Scalar
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Contraction:
     """``out[batch, rows, columns] = sum(left[batch, rows, k] * right[batch, k, columns])``; any of the axis groups
     may be many. Along ``outer`` axes only ``left`` moves. In a ``turned`` product the rows lie along the result's
@@ -93,6 +101,13 @@ class Contraction:
     pairing: Pairing | None = None
     # Which product of the batch a row is of, where each row is of one only (`relay.plan.row_groups`).
     choice: Scalar | None = None
+    # Which of them a step of the sum counts for, where each counts for one only (`relay.plan.term_groups`).
+    terms: TermChoice | None = None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether rows or steps of the sum choose among the products of the batch."""
+        return self.choice is not None or self.terms is not None
 
     def product(self, left: Scalar, right: Scalar) -> Scalar:
         """What is summed up: the product of an element of either operand, or what else is made of them."""

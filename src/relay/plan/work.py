@@ -9,6 +9,7 @@ from relay.ir.types import dtype_bits
 from relay.plan.graph import TeGraph, loads, tensor_key
 from relay.plan.stages import Kept
 from relay.te.evaluate import evaluate
+from relay.te.index import Indices
 from relay.te.scalar import (
     Axis,
     Binary,
@@ -24,6 +25,7 @@ from relay.te.scalar import (
     children,
     walk,
 )
+from relay.te.scatter import as_scatter
 from relay.te.tensor import Compute, Tensor, stage_bodies
 from relay.te.update import Update
 
@@ -45,6 +47,9 @@ def arithmetic(stages: Sequence[Kept], updates: Mapping[int, Update]) -> Dim:
         if update is not None or kept.origin in numbers:
             continue
         elements = shape_size(kept.stage.shape)
+        scatter = as_scatter(kept.stage, Indices())
+        if scatter is not None:  # each value goes to one place
+            elements = shape_size(tuple(a.extent for a in scatter.through))
         for body in stage_bodies(kept.stage):
             over: Dim = 1
             each = 0
