@@ -54,6 +54,12 @@ FORMS = {
         nn.dense(concatenate((%a, %b), axis=1), transpose(%w2))""",
         3 + 3,
     ),
+    "lines of pairs": (
+        """let %a = repeat(%x, repeats=Dim[n], axis=-2);
+        nn.matmul(concatenate((%a, tile(%x, reps=[Dim[n], 1])), axis=1), %w2)""",
+        3 + 3,
+    ),
+    "wider rows": ("nn.dense(tile(%x, reps=[1, 2]), transpose(%w2)) + nn.dense(repeat(%x, repeats=2, axis=1), transpose(%w2))", 3 + 3),
     "transposed": ("nn.matmul(take(%x, %s, axis=0), %w, transpose_b=True)", 3),
     "the same rows twice": ("let %a = take(%x, %s, axis=0); nn.dense(%a, %w) * mean(tanh(%a), axis=[1], keepdims=True)", 3),
     "in a branch": ("let %a = take(%x, %s, axis=0); if (sum(%ef) > 0f) { nn.dense(%a, %w) } else { nn.dense(%a * 2f, %w) }", 3 + 11),

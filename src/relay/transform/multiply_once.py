@@ -42,7 +42,7 @@ from relay.transform.matrix_products import dtype_of, is_sized, is_view, shape_o
 from relay.transform.uses import use_counts
 
 # What takes rows, or repeats them.
-_REPEATS = frozenset({"take", "broadcast_to", "repeat"})
+_REPEATS = frozenset({"take", "broadcast_to", "repeat", "tile"})
 # Of narrower rows a product takes no longer than to read it again for each row.
 _NARROWEST = 16
 # Where nobody knows how many rows are read, a table of more rows than this is one of words, of which few are read at a time; so is a
