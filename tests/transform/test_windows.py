@@ -154,3 +154,20 @@ def test_blocks_outside_of_a_window_are_not_read() -> None:
     expected = np.asarray(exe(q[:, :64], k, v))
     k[:, :256] = v[:, :256] = np.nan  # the 64 queries stand at places 536 to 599
     assert np.array_equal(np.asarray(exe(q[:, :64], k, v)), expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen"),
+    [
+        ("int32", "%c <= %r + 2147483647"),
+        ("int32", "%c + 2147483647 >= %r + 2147483647"),
+        ("int64", "%c <= %r + 9223372036854775807i64"),
+        ("int64", 'cast(%c, dtype="int32") <= cast(%r, dtype="int32") + 2147483647'),
+    ],
+)
+def test_positions_that_wrap_around_are_no_window(kind: str, seen: str) -> None:
+    """The greatest number for "all that follow": sums with it are negative."""
+    module = typed(program(f"where({seen}, {SCORES}, -1e30f)", kind))
+    assert "window=" not in module_text(run(module, NameDims(), Simplify(), FuseAttention(), DeadCode()))
+    arrays = operands(33)
+    assert difference(relay.evaluate(module, *arrays), relay.compile(module)(*arrays)) is None

@@ -57,6 +57,8 @@ _MOST_COMPARISONS = 3
 # Operations behind a mask that are looked at.
 _MOST_STEPS = 32
 _INTEGERS = ("int32", "int64")
+# How many there are of a type's numbers that are not negative.
+_COUNTED = {"int32": 1 << 31, "int64": 1 << 63}
 # Whole numbers up to this are exact in a floating-point type; 16 bits are too few for positions.
 _EXACT = {"float32": 1 << 24, "float64": 1 << 53}
 _OTHERWISE = {"le": "gt", "lt": "ge", "ge": "lt", "gt": "le"}
@@ -105,11 +107,11 @@ def window_of(mask: Expr, definition: Definition, rows: Dim, keys: Dim) -> Windo
         return None
     # Seen is exactly what all comparisons say in one way.
     apart = dim_add(dim_sub(indices.axis(row), indices.axis(key)), dim_sub(keys, rows))
-    places = (indices.axis(row), indices.axis(key), *([rows] if isinstance(rows, SymDim) else []))
-    of = {v for d in places for v in dim_vars(d)} if rows == keys else ()
+    places = (indices.axis(row), indices.axis(key), *(d for d in (rows, keys) if isinstance(d, SymDim)))
+    of = {v for d in places for v in dim_vars(d)}
     before, after = list[int](), list[int]()
     for comparison, truth in zip(compared, ways[answers.index(seen)], strict=True):
-        rooms = _rooms(comparison, truth, of, indices)
+        rooms = _rooms(comparison, truth, of, rows == keys, indices)
         if rooms is None:
             return None
         for room in rooms:
@@ -293,14 +295,39 @@ def _is_exact(node: Scalar, of: Collection[DimVar], indices: Indices) -> bool:
     return places <= 3 and numbers <= quarter
 
 
-def _rooms(decides: Compare, truth: bool, of: Collection[DimVar], indices: Indices) -> list[Dim] | None:
-    """Polynomials that are all 0 or more exactly where the comparison of two positions has this answer; ``of``: see `_is_exact`."""
+def _stays_in_range(node: Scalar, of: Collection[DimVar], indices: Indices) -> bool:
+    """Whether nothing in whole numbers made of places and sizes ``of`` rows and keys wraps around: what these count lies in memory, which
+    is less than a quarter of what the type counts, and no sum has more than three of them in it, and a number beside them."""
+    for part in walk(node):
+        if part.dtype not in _COUNTED:
+            continue
+        counted = transform(part, _in_int64)
+        if isinstance(counted, Unary) and counted.op == "abs":
+            continue
+        sums = indices.poly(counted)
+        if isinstance(sums, int):
+            places, numbers = 0, abs(sums)
+        elif not isinstance(sums, SymDim) or any(v not in of for v in dim_vars(sums)):
+            return False
+        else:
+            places = sum(abs(factor) for monomial, factor in sums.terms if monomial)
+            numbers = sum(abs(factor) for monomial, factor in sums.terms if not monomial)
+        if places > 3 or numbers >= _COUNTED[part.dtype] // 4:
+            return False
+    return True
+
+
+def _rooms(decides: Compare, truth: bool, of: Collection[DimVar], square: bool, indices: Indices) -> list[Dim] | None:
+    """Polynomials that are all 0 or more exactly where the comparison of two positions has this answer; ``of``: see `_is_exact`, which
+    holds where there are as many rows as keys (``square``)."""
     sides = (decides.a, decides.b)
     if decides.a.dtype in _EXACT:
         made = [_whole(side) for side in sides]
-        found = [m for m, side in zip(made, sides, strict=True) if m is not None and _is_exact(side, of, indices)]
+        counted = of if square else ()
+        found = [m for m, side in zip(made, sides, strict=True) if m is not None and _is_exact(side, counted, indices)]
     else:
-        found = [m for side in sides if (m := transform(side, _in_int64)).dtype == "int64"]
+        whole = [side for side in sides if _stays_in_range(side, of, indices)]
+        found = [m for side in whole if (m := transform(side, _in_int64)).dtype == "int64"]
     if len(found) < 2:
         return None
     left, right = found
