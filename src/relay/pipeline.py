@@ -132,22 +132,26 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     weights = options.machine or Machine.of(runner.target)
     fold: list[Pass] = [FoldConstants(runner.primitive)] if level >= 2 else []
     tidy: list[Pass] = [Simplify(), *fold, CommonSubexpressions(), DeadCode()] if level >= 3 else fold
+    # What is demanded of sizes has no checks of its own yet.
+    unchecked = DeadCode(checked=False)
+    before: list[Pass] = [Simplify(), *fold, CommonSubexpressions(), unchecked] if level >= 3 else fold
     # Higher-order functions meet their arguments: what is lifted is specialised and inlined again.
     inline: list[Pass] = [Inline(entries=options.entries)] if level >= 3 else []
     fuse = FuseOps(table=facts) if level >= 1 else FuseOps(max_size=1, outputs=False)
     measure = None if tuner is None else lambda modules: tuner.seconds([Pipeline([*fold, fuse])(m) for m in modules])
-    # What nobody reads has no cotangent to go back.
-    early: list[Pass] = [SliceEarly(), DeadCode()] if level >= 3 else []
+    # What nobody reads has no cotangent to go back. Softmax has a gradient that reads its result alone; of what is spelled out, only what
+    # is small or unknown is left for later.
+    early: list[Pass] = [SliceEarly(), unchecked, FindSoftmax(), unchecked] if level >= 3 else []
     # What becomes one kernel although fusion by itself would not see it.
     share: list[Pass] = [
-        *early, JoinCotangents(), GatherSums(), RowsInPlace(), Sink(), FuseAttention(), DeadCode(), RoomForRows(), GrowState(),
-        SumFusion(), CommonSubexpressions(),
+        SliceEarly(), DeadCode(), JoinCotangents(), GatherSums(), RowsInPlace(), Sink(), FuseAttention(), DeadCode(), RoomForRows(),
+        GrowState(), SumFusion(), CommonSubexpressions(),
         Layouts(table=facts, measure=measure), *fold, ParallelFusion(), Simplify(), DeadCode(),
     ]  # fmt: skip
     dead = DeadFunctions(entries=options.entries)
     # What a loop calls is worth having in it, where its weights can be packed and its products hoisted.
     loops: list[Pass] = [
-        dead, FixInvariants(), DeadCode(), dead, Inline(max_bindings=60, entries=options.entries), DeadCode(),
+        dead, FixInvariants(), unchecked, dead, Inline(max_bindings=60, entries=options.entries), unchecked,
     ]  # fmt: skip
     specialise: list[Pass] = [Specialise(), *inline, *loops, *fold] if level >= 3 else []
     merge: list[Pass] = [dead, MergeDims(entries=options.entries)] if level >= 3 else []
@@ -155,30 +159,20 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     evaluate: list[Pass] = [PartialEvaluate(strict=False), DeadReferences()] if level >= 3 else []
     # Attention has a gradient that never holds the shares, which the gradients of its parts would keep. Its second derivatives and
     # tangents have no such kernel.
-    attend: list[Pass] = [*fold, FuseAttention(_SCORES), DeadCode()] if level >= 3 and has_one_gradient(module) else []
-    # Softmax has a gradient that reads its result alone; of what is spelled out, only what is small or unknown is left for later.
+    attend: list[Pass] = [*fold, FuseAttention(_SCORES), unchecked] if level >= 3 and has_one_gradient(module) else []
     softmax: list[Pass] = [FindSoftmax(), DeadCode()] if level >= 3 else []
     # Rows that are read several times: what comes back to them is added up before it is multiplied, too.
     once: list[Pass] = [MultiplyOnce()] if level >= 3 else []
-    differentiate: list[Pass] = [
-        *inline,
-        *early,
-        *once,
-        *softmax,
-        *attend,
-        Gradient(entries=options.entries),
-        dead,
-        *evaluate,
-    ]
+    differentiate: list[Pass] = [*inline, *early, *once, *attend, Gradient(entries=options.entries), dead, *evaluate]
     return [
         ToBlocks(),
         EtaExpand(),
         ExpandCompositions(),
         *([SplitEinsums()] if level >= 3 else []),
         *(differentiate if has_gradients(module) else []),
-        *tidy,
+        *before,
         *inline,
-        *tidy,
+        *before,
         *([] if has_gradients(module) else once),
         CompileMatch(),
         LambdaLift(),

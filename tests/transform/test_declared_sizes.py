@@ -91,3 +91,27 @@ def @main(%x: {F.format("?")}, %y: {F.format("?")}) {{ @f(%x, %y) }}"""
         relay.compile(text)(*given)
     with pytest.raises(RelayError, match=r"argument %b of @f has shape \(5, 4\) where \(n, 4\) with n = 3"):
         relay.evaluate(relay.parse(text), *given)
+
+
+UNUSED = {
+    "an operator": "let %u = reshape(%x, newshape=[2, -1]);",
+    "a size": 'let %u = zeros(shape=[Dim[n - 4]], dtype="float32");',
+    "bounds": "let %u = @bounded(%x);",
+    "inside of a call": "let %u = @halves(%x);",
+}
+
+
+@pytest.mark.parametrize("what", UNUSED)
+@pytest.mark.parametrize("level", [0, 3])
+def test_what_nobody_uses_is_refused_all_the_same(what: str, level: int) -> None:
+    text = f"""#[version = "0.0.5"]
+def @bounded[k: Dim(4, 6)](%y: Tensor[(k,), float32]) -> float32 {{ sum(%y) }}
+def @halves[k: Dim](%y: Tensor[(k,), float32]) -> float32 {{ let %z = reshape(%y, newshape=[2, -1]); 2f }}
+def @main[n: Dim](%x: Tensor[(n,), float32]) -> float32 {{ {UNUSED[what]} sum(%x) }}"""
+    exe = relay.compile(text, opt_level=level)
+    assert float(exe(np.ones(4, np.float32))) == 4
+    three = np.ones(3, np.float32)
+    with pytest.raises(RelayError):
+        relay.evaluate(relay.parse(text), three)
+    with pytest.raises(ExecutionError):
+        exe(three)

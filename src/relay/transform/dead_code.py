@@ -10,7 +10,6 @@ from relay.ir.effects import Effect, droppable
 from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Var
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
-from relay.ir.types import mentions_any
 from relay.op import registry
 from relay.transform.base import Pass
 from relay.transform.blocks import (
@@ -41,13 +40,15 @@ class DeadCode(Pass):
     """Remove bindings whose variables are not used and whose effects nobody could tell from nothing.
 
     Before: blocks. After: blocks; what fails, writes, talks to the outside or may not return is still there, in
-    order, and so is every binding that gives a dim variable its value where the variable is used.
+    order, and so is every binding that gives a dim variable its value where the variable is used. ``checked``: what is demanded of sizes
+    stands as checks, as after `NameDims`; before, what demands something is one that may fail.
     """
 
     name: ClassVar[str] = "dce"
+    checked: bool = True
 
     def __call__(self, module: Module) -> Module:
-        effects = effects_of_moving(module)
+        effects = effects_of_moving(module, self.checked)
         return map_functions(module, lambda f: without_dead_code(f, effects))
 
 
@@ -82,12 +83,11 @@ class DeadFunctions(Pass):
         return module.with_functions({n: f for n, f in module.functions.items() if n in reached})
 
 
-def _asks(value: Expr) -> frozenset[tuple[Dim, tuple[Dim, ...]]] | None:
+def _asks(value: Expr, effects: Effects) -> frozenset[tuple[Dim, tuple[Dim, ...]]] | None:
     """The axes that something fails for where they are empty; None where it may fail for another reason."""
     if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or not registry.exists(value.fn.name):
         return None
-    checks = registry.get(value.fn.name).effects or any(mentions_any(a.ty) for a in value.args)
-    return None if checks else asked_of(value)
+    return None if effects.declared(value) else asked_of(value)
 
 
 @dataclass(slots=True, eq=False)
@@ -120,7 +120,7 @@ class _Live:
             effects = self._effects(var, value)
             if effects & _SEEN_BEFORE_FAILING:
                 asked.clear()
-            asks = _asks(value) if effects is Effect.MAY_FAIL else None
+            asks = _asks(value, self.effects) if effects is Effect.MAY_FAIL else None
             if var not in used and (droppable(effects) or (asks is not None and asked.issuperset(asks))):
                 changed = True
                 continue

@@ -25,9 +25,10 @@ from relay.transform.primitive import PRIMITIVE
 from relay.typing.effects import Effects
 
 
-def effects_of_moving(module: Module) -> Effects:
-    """Effects for a pass that computes things where the program may not, or not where it does: reading outside of a tensor is one."""
-    return Effects(module, may_fail)
+def effects_of_moving(module: Module, checked: bool = True) -> Effects:
+    """Effects for a pass that computes things where the program may not, or not where it does: reading outside of a tensor is one.
+    ``checked``: see `Effects`."""
+    return Effects(module, may_fail, checked)
 
 
 def may_fail(call: Call) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from relay.ir.diagnostics import RelayError
+from relay.ir.dim import DimVar, SymDim, dim_bounds
 from relay.ir.effects import ALL_EFFECTS, INTERNAL, Effect
 from relay.ir.expr import (
     Block,
@@ -28,7 +29,7 @@ from relay.ir.expr import (
     Var,
 )  # fmt: skip
 from relay.ir.module import Module
-from relay.ir.types import FuncType, Type, mentions_any
+from relay.ir.types import FuncType, Type, TypeArg, TypeVar, mentions_any
 from relay.ir.walk import children, post_order
 from relay.op import registry
 from relay.typing.graph import components
@@ -42,10 +43,12 @@ class Effects:
 
     A local variable is known to be a function when a block of the module binds it to one; a pass that binds new ones
     says so by `bind`, else a call of them has all effects. ``may_fail`` says of a call of an operator without effects whether it may fail
-    all the same."""
+    all the same. ``checked``: what is demanded of sizes that have names stands as checks beside the calls that demand it, as after
+    `relay.transform.name_dims.NameDims`; before, such calls may fail themselves."""
 
     module: Module
     may_fail: Callable[[Call], bool] | None = None
+    checked: bool = True
     _bound: dict[Var, Function] | None = None
     _latent: dict[Function, Effect] = field(default_factory=dict)
     # The nodes are kept with the answers, so that an id stands for one node only.
@@ -173,11 +176,13 @@ class Effects:
         internal = INTERNAL.get(name)
         if internal is not None:
             return internal
-        found = self._declared(e, name)
+        found = self.declared(e)
         return Effect.MAY_FAIL if not found and self.may_fail is not None and self.may_fail(e) else found
 
-    def _declared(self, e: Call, name: str) -> Effect:
-        op = registry.get(name)
+    def declared(self, e: Call) -> Effect:
+        """The effects of a call of an operator, as it declares them and by what it demands of sizes."""
+        assert isinstance(e.fn, OpRef)
+        op = registry.get(e.fn.name)
         args: list[Type] = []
         for a in e.args:
             if a.ty is None:
@@ -186,7 +191,7 @@ class Effects:
         if op.kind == "composition":
             return op.effects | self.latent(expand(op, tuple(args), e.attrs))
         # A demand about a `?` is checked when the call runs.
-        if not any(map(mentions_any, args)):
+        if not any(map(mentions_any, args)) and (self.checked or op.kind == "routine"):
             return op.effects
         try:
             got = solved_signature(op, tuple(args), e.attrs)
@@ -220,11 +225,24 @@ class Effects:
         return memo[id(root)][1]
 
     def _coercions(self, e: Call) -> Effect:
-        """An argument of a ``?`` size where a known one is expected is checked at the call."""
+        """An argument of a ``?`` size where a known one is expected is checked at the call, and so are the bounds of a size."""
         t = e.fn.ty
         if isinstance(t, FuncType) and any(a.ty is None or mentions_any(a.ty) for a in e.args):
             return Effect.MAY_FAIL
-        return Effect.PURE
+        if self.checked:
+            return Effect.PURE
+        callees = [fn for fn in self._callees(e.fn) if fn is not None]
+        within = all(_is_within(p, d) for fn in callees for p, d in zip(fn.type_params, e.type_args, strict=False))
+        return Effect.PURE if within else Effect.MAY_FAIL
+
+
+def _is_within(parameter: TypeVar | DimVar, given: TypeArg) -> bool:
+    """Whether a size is known to be within the bounds of the parameter that it is given for."""
+    if not isinstance(parameter, DimVar) or not isinstance(given, int | SymDim):
+        return True
+    least, most = dim_bounds(given)
+    above = least is not None and least >= parameter.lo
+    return above and (parameter.hi is None or (most is not None and most <= parameter.hi))
 
 
 def _outside_functions(root: Expr) -> list[Expr]:

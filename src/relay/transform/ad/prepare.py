@@ -67,7 +67,7 @@ def with_loops(module: Module, entries: tuple[str, ...] | str, levels: bool) -> 
     dead, inline = DeadFunctions(entries), Inline(entries=entries)
     passes: list[Pass] = [
         inline, CompileMatch(), LambdaLift(), dead, MergeDims(entries), Specialise(), inline, dead, FixInvariants(), dead,
-        Inline(max_bindings=60, entries=entries), DeadCode(), MergeDims(entries), ShareSizes(entries),
+        Inline(max_bindings=60, entries=entries), DeadCode(checked=False), MergeDims(entries), ShareSizes(entries),
         NameDims(), Simplify(), CommonSubexpressions(), DeadCode(), ChosenNumbers(entries), DeadCode(),
         *([FoldMaps(), dead, BatchStructure(values=False), dead] if levels else []),
         HoistOverTime(True, entries), dead, inline, DeadCode(),
