@@ -297,7 +297,7 @@ def _is_exact(node: Scalar, of: Collection[DimVar], indices: Indices) -> bool:
 
 def _stays_in_range(node: Scalar, of: Collection[DimVar], indices: Indices) -> bool:
     """Whether nothing in whole numbers made of places and sizes ``of`` rows and keys wraps around: what these count lies in memory, which
-    is less than a quarter of what the type counts, and no sum has more than three of them in it, and a number beside them."""
+    is less than an eighth of what the type counts, and no sum has more than six of them in it, and a number of less than a quarter."""
     for part in walk(node):
         if part.dtype not in _COUNTED:
             continue
@@ -312,7 +312,7 @@ def _stays_in_range(node: Scalar, of: Collection[DimVar], indices: Indices) -> b
         else:
             places = sum(abs(factor) for monomial, factor in sums.terms if monomial)
             numbers = sum(abs(factor) for monomial, factor in sums.terms if not monomial)
-        if places > 3 or numbers >= _COUNTED[part.dtype] // 4:
+        if places > 6 or numbers >= _COUNTED[part.dtype] // 4:
             return False
     return True
 
