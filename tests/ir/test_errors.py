@@ -156,3 +156,9 @@ def test_a_parameter_without_its_sign() -> None:
 def test_numbers_say_their_base_type() -> None:
     with pytest.raises(relay.RelayError, match=r"cast one of them \(a number says its own: 2f is float32"):
         relay.parse('#[version = "0.0.5"]\ndef @main(%x: float32) { %x * 2 }')
+
+
+def test_a_library_whose_name_is_misspelt() -> None:
+    with pytest.raises(SyntaxError_, match="cannot read the import prelud") as caught:
+        parse_module(HEADER + "import prelud\ndef @f() { 1 }")
+    assert caught.value.hint == "did you mean prelude?"

@@ -40,7 +40,7 @@ from relay.cli.shared import (
     refuse_options,
 )
 from relay.ir.diagnostics import FileError, RelayError
-from relay.ir.files import write_whole
+from relay.ir.files import require_folder, write_whole
 
 
 def compile(
@@ -85,6 +85,7 @@ def compile(
             f"cannot write {out}: its name does not say what it is to be",
             hint=f".rlx is an executable, {', '.join(SUFFIXES)} are for C",
         )
+    require_folder(out)
     options: dict[str, Any] = {"target": target, "opt_level": opt_level, "precision": precision, "cache": not no_cache}
     options.update(memory_budget=memory_budget, tune=tune, threads=threads)
     if file.suffix == ".rlx":

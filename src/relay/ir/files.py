@@ -76,6 +76,12 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
         raise FileError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+def require_folder(path: Path) -> None:
+    """Raises FileError where there is no folder to write a file in, which is better known before what takes long."""
+    if not path.parent.is_dir():
+        raise FileError(f"cannot write {path}: there is no folder {path.parent}")
+
+
 def prune(directory: Path, pattern: str, max_bytes: int, now: bool = False) -> None:
     """Once a day, or ``now``: remove those files of a cache that were not used for longest, until the rest fits, or one is left.
 

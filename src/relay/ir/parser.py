@@ -7,6 +7,7 @@ collected before parsing, because they may be used before their declaration.
 
 from __future__ import annotations
 
+import difflib
 import importlib.resources
 from collections.abc import Sequence
 from functools import cache
@@ -190,7 +191,9 @@ class _Parser(ExprActions):
             text = read_program(path)
             self.imported.append((_parse_module(text, str(path), path.parent, (*self.importing, key)), None))
         except FileError as error:
-            raise self.error(f"cannot read the import {name}: {error.message}", token) from error
+            near = difflib.get_close_matches(library, LIBRARIES, 1)
+            hint = f"did you mean {near[0]}?" if near else ""
+            raise self.error(f"cannot read the import {name}: {error.message}", token, hint) from error
 
     def import_(self, _keyword: int, _name: int, *_semicolon: int) -> None:
         return None
