@@ -38,7 +38,7 @@ def chosen(
 
 @pytest.mark.parametrize("along_depth", [False, True])
 @pytest.mark.parametrize("constants", [frozenset[int](), WEIGHT])
-@pytest.mark.parametrize(("depth", "columns"), [(64, 64), (37, 70), (300, 9), (5, 200)])
+@pytest.mark.parametrize(("depth", "columns"), [(64, 64), (37, 70), (300, 9), (5, 200), (40, 256), (33, 610)])
 def test_any_number_of_rows(along_depth: bool, constants: frozenset[int], depth: int, columns: int) -> None:
     """Five matrices of which each may have no rows, one, or many."""
     fn = chosen(N, 5, depth, columns, along_depth)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from relay.ir.dim import ceil_div, dim_add, dim_floordiv, dim_mul
-from relay.loop.ir import Between, Branch, Buffer, For, Stmt, Store, between
+from relay.loop.ir import Between, Branch, Buffer, For, LetScalar, Stmt, Store, between
 from relay.plan.build import allocate, bound, ceiling, seq
 from relay.plan.counting import Counting
 from relay.plan.graph import loads
@@ -22,11 +22,15 @@ from relay.plan.product import original, size_of, unflatten
 from relay.plan.product_nest import FMA_DISCOUNT, ProductNest
 from relay.plan.stages import Contraction
 from relay.plan.task_rows import task_block
+from relay.plan.tiles import PanelRun, wide_tile
 from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, compare, extent_of, maximum, mentioned, minimum
 
 _NOTHING, _ONE = Const(0, "int64"), Const(1, "int64")
 # Counting goes through all matrices, which so many of them for a row are not worth.
 _MATRICES_OF_A_ROW = 8
+# So few rows are a tile that is as wide as registers allow, of so many vectors at most (four rows, each another one of eight matrices of
+# 256 x 256, one thread: 18 microseconds by 4 vectors, 17 by 8 and 14 by 16).
+_WIDE_ROWS, _WIDEST = 2, 16
 
 
 def by_groups(form: Contraction) -> Contraction | None:
@@ -80,9 +84,8 @@ def grouped_rows(nest: ProductNest, packed: Buffer | None) -> Stmt:
         between(start, _at(groups.begins, number)),
         between(count, binary("sub", _at(groups.begins, binary("add", number, 1)), start)),
         *unflatten(p.batch, matrix).items(),
-    ], Branch(
-        compare("eq", count, 1),
-        tasks.of_rows(start, _ONE, 1),
+    ], _of_few(
+        tasks, start, count,
         For(part, ceiling(count, Const(block, "int64")), tasks.of_rows(binary("add", start, done), several, block)),
     ))  # fmt: skip
     work = dim_floordiv(dim_mul(dim_mul(size_of(p.reduced), size_of(p.columns)), rows), FMA_DISCOUNT)
@@ -90,6 +93,23 @@ def grouped_rows(nest: ProductNest, packed: Buffer | None) -> Stmt:
     loop = parallel_tasks([], counted, work, body, LEAST_SHARE)
     loop = bound([between(many, _at(groups.which, extent_of(rows)))], loop)
     return allocate([*counting.buffers, which, begins], seq([groups.made(), loop]))
+
+
+def _of_few(tasks: PanelTasks, start: Scalar, count: Scalar, more: Stmt) -> Stmt:
+    """What a task does with its panel: ``more``, or of one row, which leaves nothing behind for others, less. One row and two take a matrix
+    where it is, if it lies along the columns, in tiles as wide as there are registers: these are long runs in memory."""
+    nest, columns = tasks.nest, size_of(tasks.nest.p.columns)
+    along, down = nest.right_strides() if tasks.packed is None else (None, None)
+    if along != 1 or down is None or not nest.masked or not isinstance(columns, int):
+        return Branch(compare("eq", count, 1), tasks.of_rows(start, _ONE, 1), more)
+    body = more
+    for rows in range(_WIDE_ROWS, 0, -1):
+        tile = wide_tile(nest.builder.target, nest.p.form.accumulate, rows, columns, _WIDEST)
+        run = PanelRun(0, -(-columns // tile.columns), 0, tile, columns % tile.columns != 0)
+        wide = replace(tasks, runs=(run,))
+        own = LetScalar(wide.panel, tasks.panel, wide.of_rows(start, Const(rows, "int64"), rows))
+        body = Branch(compare("eq", count, rows), Branch(compare("lt", tasks.panel, wide.panels), own), body)
+    return body
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -81,7 +81,7 @@ class TaskTiles(RegisterTiles):
             long = depth if blocks is None else dim_mul(blocks, size_of(p.reduced[1:]))
             made = temporary(shared.builder.fresh("panel"), dim_mul(long, p.pitch), p.form.accumulate)
             buffers.append(made)
-        once = rows is not None and block == 1
+        once = rows is not None and block <= p.tile.rows
         columns = Panel(shared, panel, first, across, self.packed, made, once=once)
         size: Dim = block * width if blocks is not None or p.form.turned else p.tile.rows * width
         size = held_size(shared) if self.in_blocks else size

@@ -172,10 +172,11 @@ def _rows_of(target: Target, vectors: int, rows: Dim) -> int:
     return min(height, rows) if isinstance(rows, int) else height
 
 
-def wide_tile(target: Target, dtype: str, rows: int, columns: Dim) -> Tile:
-    """The tile of all of a few rows: as many columns as registers hold sums of, a little fewer where no rest is left."""
+def wide_tile(target: Target, dtype: str, rows: int, columns: Dim, widest: int = _MAX_VECTORS) -> Tile:
+    """The tile of all of a few rows: as many columns as registers hold sums of (``widest`` vectors at most), a little fewer where no
+    rest is left."""
     lanes = target.lanes(dtype_bits(dtype))
-    most = max(1, min(_MAX_VECTORS, (target.vector_registers * 3 // 4) // max(rows, 1)))
+    most = max(1, min(widest, (target.vector_registers * 3 // 4) // max(rows, 1)))
     vectors = most
     if isinstance(columns, int):
         count = -(-columns // lanes)
