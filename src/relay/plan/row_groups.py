@@ -105,10 +105,18 @@ def _of_few(tasks: PanelTasks, start: Scalar, count: Scalar, more: Stmt) -> Stmt
     body = more
     for rows in range(_WIDE_ROWS, 0, -1):
         tile = wide_tile(nest.builder.target, nest.p.form.accumulate, rows, columns, _WIDEST)
-        run = PanelRun(0, -(-columns // tile.columns), 0, tile, columns % tile.columns != 0)
-        wide = replace(tasks, runs=(run,))
-        own = LetScalar(wide.panel, tasks.panel, wide.of_rows(start, Const(rows, "int64"), rows))
-        body = Branch(compare("eq", count, rows), Branch(compare("lt", tasks.panel, wide.panels), own), body)
+        panels = -(-columns // tile.columns)
+        wide = replace(tasks, runs=(PanelRun(0, panels, 0, tile, columns % tile.columns != 0),))
+        # Every so many-th task has a wide panel: neighbours, which one thread has, do not have all of them.
+        assert isinstance(tasks.panels, int) and panels <= tasks.panels, (
+            "a wide panel has as many columns as another one"
+        )
+        apart = tasks.panels // panels
+        number = binary("floordiv", tasks.panel, apart)
+        first = compare("eq", binary("mod", tasks.panel, apart), 0)
+        first = binary("and", first, compare("lt", number, wide.panels))
+        own = LetScalar(wide.panel, number, wide.of_rows(start, Const(rows, "int64"), rows))
+        body = Branch(compare("eq", count, rows), Branch(first, own), body)
     return body
 
 
