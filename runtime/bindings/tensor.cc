@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "bindings.h"
@@ -548,23 +549,33 @@ nb::object tensor_to_numpy(Tensor* tensor) {
   return numpy_view(tensor, tensor->dtype, tensor->data(), owner);
 }
 
-// Arithmetic and comparisons, which are those of NumPy's view: results of the Python number protocol, as of an array.
-constexpr const char* array_operators[] = {
-    "__add__",       "__radd__",  "__sub__",      "__rsub__", "__mul__",  "__rmul__", "__truediv__", "__rtruediv__",
-    "__floordiv__",  "__rfloordiv__", "__mod__",  "__rmod__", "__pow__",  "__rpow__", "__matmul__",  "__rmatmul__",
-    "__and__",       "__rand__",  "__or__",       "__ror__",  "__xor__",  "__rxor__", "__eq__",      "__ne__",
-    "__lt__",        "__le__",    "__gt__",       "__ge__"};
+// Arithmetic and comparisons, which are those of NumPy's view, also where NumPy leaves them to the other operand (which knows arrays, and
+// not this class). Those of the second kind have the tensor on the right.
+constexpr const char* array_operators[] = {"__add__", "__sub__", "__mul__", "__truediv__", "__floordiv__", "__mod__",
+                                           "__pow__", "__matmul__", "__and__", "__or__", "__xor__"};
+constexpr const char* array_comparisons[] = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"};
 
 void init_tensor(nb::module_& m) {
   nb::class_<PyTensor> tensor(m, "Tensor",
                               "A dense, immutable tensor. np.asarray(tensor) is a view of it, without a copy.");
-  for (const char* name : array_operators)
+  auto define = [&](const char* name) {
     tensor.def(
         name,
         [name](const PyTensor& self, const nb::object& other) -> nb::object {
-          return tensor_to_numpy(self.get()).attr(name)(other);
+          return nb::module_::import_("operator").attr(name)(tensor_to_numpy(self.get()), other);
         },
         nb::arg("other").none(), nb::is_operator());
+  };
+  for (const char* name : array_comparisons) define(name);
+  for (const char* name : array_operators) {
+    define(name);
+    tensor.def(
+        (std::string("__r") + (name + 2)).c_str(),
+        [name](const PyTensor& self, const nb::object& other) -> nb::object {
+          return nb::module_::import_("operator").attr(name)(other, tensor_to_numpy(self.get()));
+        },
+        nb::arg("other").none(), nb::is_operator());
+  }
   tensor.def("__neg__", [](const PyTensor& self) { return tensor_to_numpy(self.get()).attr("__neg__")(); })
       .def("__abs__", [](const PyTensor& self) { return tensor_to_numpy(self.get()).attr("__abs__")(); })
       .def_static(

@@ -291,3 +291,20 @@ def test_arithmetic_and_comparisons_are_those_of_the_view() -> None:
     assert a in {a: 1} and hash(a) != hash(b)
     with pytest.raises(TypeError):
         a + None
+
+
+class OfArrays:
+    """What NumPy leaves arithmetic to, and which knows arrays alone."""
+
+    __array_ufunc__ = None
+    __hash__ = None  # type: ignore[assignment]
+
+    def __radd__(self, other: object) -> str:
+        return type(other).__name__
+
+    __add__ = __eq__ = __radd__  # type: ignore[assignment]
+
+
+def test_what_arithmetic_is_left_to_sees_an_array() -> None:
+    a, other = Tensor.from_numpy(np.ones(3, "float32")), OfArrays()
+    assert (a + other, a == other) == ("ndarray", "ndarray")
