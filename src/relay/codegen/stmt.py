@@ -339,13 +339,8 @@ class Statements:
         number = f.axes[found.number]
 
         def step(index: Value, texts: Sequence[str]) -> Sequence[str]:
-            bind(
-                index,
-                {
-                    a: Value(text, "int64", nonneg=number.nonneg, placed=number.placed)
-                    for a, text in zip(carried, texts, strict=True)
-                },
-            )
+            places = (Value(text, "int64", nonneg=number.nonneg, placed=number.placed) for text in texts)
+            bind(index, dict(zip(carried, places, strict=True)))
             self.run(found.body)
             return self._following(texts, full)
 

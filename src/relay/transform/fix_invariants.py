@@ -19,6 +19,7 @@ from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_primitive
 from relay.transform.build import type_of
 from relay.transform.copying import Copier
+from relay.transform.function_types import unused
 from relay.transform.uses import components, globals_used
 
 
@@ -280,9 +281,7 @@ class _Fixer:
         ret = copier.type(function.ty.ret if isinstance(function.ty, FuncType) else function.ret_type)
         assert ret is not None, "fixing invariants needs a typed program"
         taken = (*params, *(p for found in parts.values() for p in found))
-        new_name = f"{name}__fixed"
-        while new_name in self.functions:
-            new_name += "_"
+        new_name = unused(f"{name}__fixed", self.functions)
         target = GlobalVar(new_name, FuncType(tuple(type_of(p) for p in taken), ret, type_params))
         self.functions[new_name] = function  # until it is made: the name is taken
         return _Copy(given, target, params, parts, inside, copier)

@@ -26,6 +26,7 @@ from relay.transform.blocks import (
 from relay.transform.build import internal_call
 from relay.transform.copying import Copier
 from relay.transform.dims import DimUses, whole_axes
+from relay.transform.function_types import unused
 from relay.transform.uses import use_counts
 
 
@@ -142,9 +143,7 @@ class _Lifter:
 
     def lift(self, var: Var, function: Function) -> Step[_Lifted]:
         self.number += 1
-        name = f"{self.name}__{var.name}{self.number}"
-        while name in self.functions:
-            name += "_"
+        name = unused(f"{self.name}__{var.name}{self.number}", self.functions)
         self.functions[name] = function  # takes the name; the lifted function replaces it below
         ty = function.ty
         assert isinstance(ty, FuncType), "lambda lifting needs a typed program"

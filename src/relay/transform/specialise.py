@@ -16,6 +16,7 @@ from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_closure, is_primitive
 from relay.transform.build import internal_call, type_of
 from relay.transform.copying import Copier, match_dims
+from relay.transform.function_types import unused
 from relay.typing.substitution import substitute
 
 
@@ -225,9 +226,7 @@ class _Specialiser:
         ret = copier.type(function.ty.ret if isinstance(function.ty, FuncType) else function.ret_type)
         assert ret is not None, "specialisation needs a typed program"
         whole = FuncType(tuple(type_of(p) for p in params), ret, tuple(type_params))
-        new_name = "__".join((name, *(k.target.name for k in chosen.values())))
-        while new_name in self.functions:
-            new_name += "_"
+        new_name = unused("__".join((name, *(k.target.name for k in chosen.values()))), self.functions)
         self.functions[new_name] = replace(
             function,
             params=tuple(params),

@@ -62,6 +62,12 @@ class _Clause:
     requests: Var | None = None  # the rows of the nodes' requests, where they are asked for
     last: bool = False  # done once, after the levels: what is done with a request
 
+    def asked(self) -> Var:
+        """The rows of the nodes' requests, asked for from now on."""
+        if self.requests is None:
+            self.requests = Var("request", None, TensorType((self.rows,), INDEX))
+        return self.requests
+
     @property
     def tables(self) -> Tables:
         return Tables(self.lifter.sites, self.lifter.payloads)
@@ -75,12 +81,6 @@ class _Handed:
     rows: Expr
     at: Expr
     first: bool
-
-
-def requests_of(made: _Clause) -> Var:
-    if made.requests is None:
-        made.requests = Var("request", None, TensorType((made.rows,), INDEX))
-    return made.requests
 
 
 class Builder:
@@ -245,7 +245,7 @@ class Builder:
 
         def request() -> Var:
             self.asking.add(made.function)
-            return requests_of(made)
+            return made.asked()
 
         def given(n: int, stage: int) -> Expr:
             state = self.given[clause.function][n]
@@ -415,7 +415,7 @@ class Builder:
         )
         parts = [self.depth, self.offsets, self.roots]
         for made in every:
-            parts += [requests_of(made)] if self.asking else []
+            parts += [made.asked()] if self.asking else []
             parts += [*([made.owners] if made.owners is not None else []), *made.indices, *made.tensors]
         first = Emitter()
         data = self.group.root.params[self.group.functions[0].data]

@@ -33,9 +33,9 @@ from relay.ir.expr import (
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import AdtType, FuncType, TensorType, TupleType, Type
-from relay.transform.batching.requests import free
 from relay.transform.blocks import all_bindings, as_block, body_of, is_primitive, nested_blocks, with_nested_blocks
 from relay.transform.copying import Copier
+from relay.transform.function_types import unused
 from relay.transform.uses import components, globals_used
 from relay.typing.substitution import substitute
 
@@ -51,7 +51,7 @@ def reading_results(module: Module, but: Collection[str] = ()) -> tuple[Module, 
         fields = None if any(n in but for n in group) else _fields_read(module, group)
         if fields is None:
             continue
-        beside = {n: free(f"{n}.read", functions) for n in group}
+        beside = {n: unused(f"{n}.read", functions) for n in group}
         readers = {n: _Reader(module, fields, beside, module.functions[n]) for n in group}
         found = {n: run(r.function()) for n, r in readers.items()}
         if all(f is not None for f in found.values()):

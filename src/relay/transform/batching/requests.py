@@ -22,6 +22,7 @@ from relay.transform.blocks import body_of
 from relay.transform.build import type_of
 from relay.transform.copying import Copier
 from relay.transform.dead_code import BESIDE
+from relay.transform.function_types import unused
 
 # Attributes: of an entry, what becomes of many requests; of the function that answers them (which stands `BESIDE` the entry), which
 # of the entry's parameters differ from request to request.
@@ -55,7 +56,7 @@ def requests_of(
     ``one`` is the entry with everything inlined but the recursion; None when it is itself recursive. Raises NotStructural.
     """
     each = differing(entry)
-    made = free(f"{name}.together" if single else f"{name}.requests", taken)
+    made = unused(f"{name}.together" if single else f"{name}.requests", taken)
     kind = list_type(types)
     if one is None:
         result = body_of(entry).ty or entry.ret_type
@@ -104,13 +105,6 @@ def rows_of(result: Type, kind: TypeDef, rows: Dim) -> TupleType:
     return TupleType((*(with_rows(t, rows) for t in leaves(result)), *lists))
 
 
-def free(name: str, taken: Collection[str]) -> str:
-    """The name, or one like it that is not taken."""
-    while name in taken:
-        name += "_"
-    return name
-
-
 def by_one_request(entry: Function, asked: Requests) -> Function:
     """The entry that hands its arguments on as the one request of a function made with ``single``."""
     ty = asked.function.ty
@@ -151,7 +145,7 @@ def _is_shared(ty: Type) -> bool:
 
 def list_type(taken: Collection[str]) -> TypeDef:
     """A list, as the runtime reads it: constructor 0 has a request and the rest, 1 is the end."""
-    name = free("Requests", taken)
+    name = unused("Requests", taken)
     item = TypeVar("A")
     more, end = listed(name)
     return TypeDef(

@@ -34,7 +34,6 @@ from relay.transform.batching.requests import (
     Requests,
     by_one_request,
     differing,
-    free,
     list_type,
     listing,
     requests_of,
@@ -42,6 +41,7 @@ from relay.transform.batching.requests import (
 from relay.transform.blocks import all_bindings, body_of, is_primitive
 from relay.transform.dead_code import BESIDE
 from relay.transform.failing import may_fail
+from relay.transform.function_types import unused
 from relay.transform.inline import inline_all
 from relay.transform.uses import components, globals_used
 from relay.typing.effects import Effects
@@ -157,7 +157,7 @@ class _Work:
         for number, phase in enumerate(found.phases, 1):
             below = set(reachable(self.module.functions, globals_used(phase.function)))
             group = self.members([n for n in members if n in below], many=True)
-            name = free(f"{entry}.requests.{number}", names)
+            name = unused(f"{entry}.requests.{number}", names)
             names.add(name)
             try:
                 asked = listing(name, phase.function, range(len(phase.reads)), kind)
@@ -265,7 +265,7 @@ class BatchStructure(Pass):
                 made |= self._built(work, group, asked.name, some=number == 0)
             except NotStructural as why:
                 raise NotStructural(f"in phase {number + 1} of {len(groups)} {why}") from None
-        name = free(f"{entry}.requests", work.functions)
+        name = unused(f"{entry}.requests", work.functions)
         attrs: Attrs = MappingProxyType({BESIDE: entry, EACH: cut.each})
         return {**made, name: cut.driver(name, [a for a, _ in groups], kind, attrs)}, kind
 
