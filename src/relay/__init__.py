@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from relay.options import Options
     from relay.transform.base import Pipeline
 
+    __version__: str
+
 __all__ = [
     "AdtValue", "Call", "Executable", "Function", "Limits", "Module", "Options", "Pipeline", "RelayError", "Tensor",
     "build_library", "compile", "const", "evaluate", "grad", "gradient_rule", "infer_type", "jvp", "load", "load_module", "load_weights",
@@ -63,9 +65,14 @@ if not TYPE_CHECKING:  # for type checkers there is what is imported above, and 
 
     def __getattr__(name: str) -> object:
         home = _HOME.get(name)
-        if home is not None:
+        found: object
+        if name == "__version__":
+            from importlib.metadata import version
+
+            found = version("relay")
+        elif home is not None:
             module = importlib.import_module(f"relay.{home}")
-            found: object = getattr(module, "function" if name == "Function" else name)
+            found = getattr(module, "function" if name == "Function" else name)
         else:
             from relay.lazily import module_in
 

@@ -288,6 +288,7 @@ def test_help_says_what_there_is() -> None:
     done = run("--help")
     assert done.returncode == 0 and all(f"  {verb} " in done.stdout for verb in VERBS), done.stderr
     assert run().returncode == 2
+    assert run("--version").stdout == f"relay {relay.__version__}\n"
     for verb in VERBS:
         done = run(verb, "--help")
         assert done.returncode == 0 and f"usage: relay {verb}" in done.stdout and "--entry" in done.stdout, done.stderr

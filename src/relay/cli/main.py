@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
+import relay
 from relay.cli.arguments import call
 from relay.ir.diagnostics import ExecutionError, RelayError
 from relay.starting import started
@@ -72,6 +73,9 @@ def command(arguments: Sequence[str]) -> None:
         lines = (f"  {verb:10}{summary}" for verb, (_, summary) in VERBS.items())
         print(f"usage: relay VERB ...\n\n{_ABOUT}\n\n" + "\n".join(lines) + "\n\n`relay VERB --help` says more.")
         sys.exit(0 if name else 2)
+    if name == "--version":
+        print(f"relay {relay.__version__}")
+        return
     if name not in VERBS:
         raise RelayError(f"there is no verb {name!r}", hint=f"there are {', '.join(VERBS)}")
     module, _ = VERBS[name]
