@@ -69,7 +69,7 @@ class _Tiles(Lines):
         shares = None if self.hides else RowShares.of(rows, known, size, self.height, others, work)
         if shares is not None:
             part = Axis("part", 1 << 16)
-            return shares.loop(self.a.batch, part, others, work, self.task(part, size, shares))
+            return shares.loop(self.a.batch, (part, shares.number), others, work, self.task(part, size, shares))
         part = Axis("part", ceil_div(rows, size))
         at: Scalar = Const(0, "int64") if part.extent == 1 else part
         each = dim_mul(dim_min(rows, size), of_row)

@@ -17,6 +17,7 @@ from relay.plan.product_nest import FMA_DISCOUNT, ProductNest
 from relay.plan.register_tiles import variable
 from relay.plan.row_shares import RowShares, part_of
 from relay.plan.task_loops import in_groups, k_outermost
+from relay.plan.task_order import has_far_rows, in_pairs
 from relay.plan.task_rows import task_block
 from relay.plan.task_tiles import TaskTiles
 from relay.plan.there_and_back import is_kept_in_part, turned_round
@@ -129,9 +130,24 @@ class PanelTasks:
             return in_groups(self.nest, position, self.block, self.work, task)
         # What a guard leaves of a product is little for each of the outer axes: panels stay in the cache meanwhile.
         order = [*p.outer, *p.batch, position] if p.form.guard is None else [*p.batch, position, *p.outer]
+        far = p.form.guard is None and has_far_rows(self.nest, self.most)
+        if far is not False and self.panels != 1 and self.part.extent != 1:
+            return self._in_pairs(far, position, task())
         if shares is None:
             return parallel_rows(self.nest.builder, [*order, self.part], self.work, task(), LEAST_SHARE)
-        return shares.loop(order, self.part, dim_mul(self.outer, self.panels), self.all_work, task())
+        others = dim_mul(self.outer, self.panels)
+        return shares.loop(order, (self.part, shares.number), others, self.all_work, task())
+
+    def _in_pairs(self, far: bool | Scalar, position: Axis, body: Stmt) -> Stmt:
+        """Tasks that may have their rows in common with those that follow them."""
+        p, panels, shares = self.nest.p, extent_of(self.panels), self.shares
+        products, parts = [*p.outer, *p.batch], extent_of(self.part.extent) if shares is None else shares.number
+        pair = Axis("pair", dim_mul(self.panels, self.part.extent))
+        body = in_pairs(far, (position, panels), (self.part, parts), pair, body)
+        if shares is None:
+            return parallel_rows(self.nest.builder, [*products, pair], self.work, body, LEAST_SHARE)
+        number = binary("mul", panels, parts)
+        return shares.loop(products, (pair, number), dim_mul(self.outer, self.panels), self.all_work, body)
 
     def _copied(self, cut: Cut) -> Stmt:
         """Tasks that copy their rows and go through a group of panels."""

@@ -80,9 +80,12 @@ class RowShares:
         enough = minimum(maximum(binary("floordiv", self.tasks, maximum(others, 1)), 1), all_panels)
         return [between(each, ceiling(all_panels, enough)), (groups, ceiling(all_panels, each))]
 
-    def loop(self, axes: Sequence[Axis], part: Axis, others: Dim, work: Dim, body: Stmt) -> Stmt:
-        """A parallel loop over axes, which make ``others`` tasks for each part, and the parts of each; with so much work in all."""
-        tasks = parallel_tasks(axes, [(part, self.number)], work, body, LEAST_SHARE)
+    def loop(
+        self, axes: Sequence[Axis], tasks_of_each: tuple[Axis, Scalar], others: Dim, work: Dim, body: Stmt
+    ) -> Stmt:
+        """A parallel loop over axes and, for each, over tasks (their number, and how many there are): the parts, or more of
+        them. Of each part there are ``others`` tasks; with so much work in all."""
+        tasks = parallel_tasks(axes, [tasks_of_each], work, body, LEAST_SHARE)
         return bound([self.wanted(), self.counted(extent_of(others))], tasks)
 
 

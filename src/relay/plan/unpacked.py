@@ -198,7 +198,7 @@ class _Tiles:
         order = [*p.outer, *p.batch, panel]
         if shares is None:
             return parallel_rows(shared.builder, order, work, body, LEAST_SHARE)
-        return shares.loop(order, part, others, dim_mul(work, others), body)
+        return shares.loop(order, (part, shares.number), others, dim_mul(work, others), body)
 
     def _by_blocks(self, length: int) -> Stmt:
         """All panels of a task by one block of k after the other; their sums wait in memory. There are as many tasks as threads."""

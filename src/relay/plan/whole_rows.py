@@ -118,4 +118,4 @@ def row_by_row(nest: ProductNest, runs: Sequence[PanelRun], by: RowCut) -> Stmt:
     if shares is None:
         work = dim_floordiv(dim_mul(by.panels * by.block * p.pitch, depth), FMA_DISCOUNT)
         return parallel_rows(nest.builder, [group, part], work, body)
-    return shares.loop([group], part, by.groups, work, body)
+    return shares.loop([group], (part, shares.number), by.groups, work, body)
