@@ -226,9 +226,8 @@ class Known {
   size_t used_ = 0;
 };
 
-// Of requests that are answered in parts: how many are walked before it is known how large they are, how many second-level caches a part
-// fills for each thread, and how many rows it has at the least (with fewer, products of levels take longer for a row).
-constexpr size_t asked_first = 16;
+// Of requests that are answered in parts: how many second-level caches a part fills for each thread, and how many rows it has at the least
+// (with fewer, products of levels take longer for a row).
 constexpr double caches_full = 2.5, fewest_rows = 640;
 
 constexpr uint32_t asked_fields = 4;  // of a constructor value, ahead of the walk
@@ -273,7 +272,8 @@ class Walk {
     }
   }
 
-  // Finds the nodes below the first requests, or all of them. Constructor 0 has a request and the rest, 1 is the end.
+  // Finds the nodes below the first requests, or all of them: twice as many each time, until they are a part by what was found below
+  // them. Constructor 0 has a request and the rest, 1 is the end.
   void requests(const Value& list, int64_t threads) {
     auto filled = [](const Value& v) {
       Adt* cell = as_adt(v);
@@ -282,7 +282,8 @@ class Walk {
     size_t given = 0;
     for (Adt* cell = filled(list); cell != nullptr; cell = filled(cell->fields()[1])) ++given;
     Adt* cell = filled(list);
-    for (size_t most = std::min(given, asked_first); roots_.size() < most; most = of_a_part(given, threads)) {
+    for (size_t most = std::min<size_t>(given, 1); roots_.size() < most;
+         most = std::min(2 * roots_.size(), of_a_part(given, threads))) {
       for (; roots_.size() < most; cell = filled(cell->fields()[1])) root(cell->fields()[0]);
       run();
     }

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import relay
+from relay._runtime import pool_reset_peak, pool_statistics
 from relay.executable.bytecode import decode
 from tests.batching.programs import CHILD_SUM, HEAD, TREE_LSTM, lowered
 
@@ -64,3 +65,34 @@ def test_trees_of_growing_levels(text: str, executor: str) -> None:
         np.testing.assert_allclose(np.asarray(exe(t)), want, rtol=1e-4, atol=1e-5)
     for found, want in zip(exe.run_batch("main", [(t,) for t in trees]), expected, strict=True):
         np.testing.assert_allclose(np.asarray(found), want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_few_large_requests_are_answered_one_after_the_other() -> None:
+    """What the levels of one pass on fills the caches; all at once would only take the memory of all."""
+    mod = relay.parse(
+        HEAD
+        + """type Tree { Leaf(Tensor[(1, 512), float32]), Node(Tree, Tree) }
+    def @up(%t: Tree, %w: Tensor[(512, 512), float32]) -> Tensor[(1, 512), float32] {
+      match (%t) {
+        Leaf(%x) => tanh(%x),
+        Node(%l, %r) => tanh(nn.dense(@up(%l, %w) + @up(%r, %w), %w))
+      }
+    }
+    def @main(%t: Tree, %w: Tensor[(512, 512), float32]) -> Tensor[(1, 512), float32] { @up(%t, %w) }"""
+    ).bind({"w": np.eye(512, dtype=np.float32)})
+    exe, adt = relay.compile(mod, threads=1), mod.adt("Tree")
+    rng = np.random.default_rng(0)
+
+    def tree(leaves: int) -> Any:
+        if leaves == 1:
+            return adt.Leaf(rng.standard_normal((1, 512), dtype=np.float32))
+        return adt.Node(tree(leaves // 2), tree(leaves - leaves // 2))
+
+    requests = [(exe.signature().arguments((tree(1500),))[0],) for _ in range(6)]
+    peaks = []
+    for some in (requests[:1], requests):
+        before = int(pool_statistics()["live_bytes"])
+        pool_reset_peak()
+        exe.run_batch("main", some)
+        peaks.append(int(pool_statistics()["peak_bytes"]) - before)
+    assert peaks[1] < 2 * peaks[0], peaks
