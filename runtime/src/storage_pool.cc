@@ -17,9 +17,13 @@ namespace relay {
 namespace {
 
 constexpr int64_t smallest_block = 64;
-constexpr int64_t largest_cached_block = int64_t{64} << 20;
+constexpr int class_count = 128;
+constexpr int64_t largest_cached_block = int64_t{1} << 37;
+// So many bytes may wait, or as many as there were alive at once before: memory that is new to a process costs many times what it takes to
+// write to it, so what a program needs at every call is kept for the next one.
 constexpr int64_t cached_bytes_limit = int64_t{256} << 20;
-constexpr int class_count = 96;  // far beyond largest_cached_block
+// A block of so many bytes for which none waits takes the place of others that do, where these are more.
+constexpr int64_t replacing = int64_t{1} << 20;
 
 // The address sanitizer sees an access outside of a block, or after its end, when blocks are no larger than asked and never kept.
 #ifdef __SANITIZE_ADDRESS__
@@ -102,6 +106,12 @@ struct Pool {
   Part parts[part_count];
   Totals totals;
 
+  // How many bytes may wait beside those that are alive, by the totals and what a part has not told them.
+  int64_t may_wait(const Part& part) const {
+    int64_t live = totals.live_bytes.load(std::memory_order_relaxed) + part.live;
+    return std::max(cached_bytes_limit, totals.peak_bytes.load(std::memory_order_relaxed) - live);
+  }
+
   void tell_all() {
     for (Part& part : parts) {
       std::lock_guard guard(part.lock);
@@ -151,6 +161,39 @@ void* take_from_others(Pool& p, uint32_t mine, int index) {
   return nullptr;
 }
 
+// Gives waiting blocks back to the device, the largest first, until no more than `most` bytes wait.
+void give_back(int32_t device_index, int64_t most) {
+  Pool& p = pool(device_index);
+  p.tell_all();
+  for (int index = class_count - 1; index >= 0; --index) {
+    for (Part& part : p.parts) {
+      for (;;) {
+        void* data = nullptr;
+        {
+          std::lock_guard guard(part.lock);
+          if (p.totals.cached_bytes.load(std::memory_order_relaxed) <= most) return;
+          data = part.take(index);
+          part.tell(p.totals);
+        }
+        if (data == nullptr) break;
+        device(device_index).deallocate(data, class_bytes(index));
+      }
+    }
+  }
+}
+
+// Gives back what may not wait any more once `bytes` more are alive.
+void make_room(int32_t device_index, Part& part, int64_t bytes) {
+  Pool& p = pool(device_index);
+  int64_t most;
+  {
+    std::lock_guard guard(part.lock);
+    most = std::max(cached_bytes_limit, p.may_wait(part) - bytes);
+    if (p.totals.cached_bytes.load(std::memory_order_relaxed) + part.cached <= most) return;
+  }
+  give_back(device_index, most);
+}
+
 }  // namespace
 
 Block pool_allocate(int32_t device_index, int64_t bytes) {
@@ -174,6 +217,7 @@ Block pool_allocate(int32_t device_index, int64_t bytes) {
   }
   void* data = cached ? take_from_others(p, mine, index) : nullptr;
   if (data == nullptr) {
+    if (cached && size >= replacing) make_room(device_index, part, size);
     data = device(device_index).allocate(size);
     if (data == nullptr) {
       pool_trim(device_index);
@@ -195,7 +239,7 @@ void pool_free(int32_t device_index, Block block) {
     std::lock_guard guard(part.lock);
     part.add_live(-block.bytes);
     bool keep = !exact_blocks && block.bytes <= largest_cached_block &&
-                p.totals.cached_bytes.load(std::memory_order_relaxed) + part.cached + block.bytes <= cached_bytes_limit;
+                p.totals.cached_bytes.load(std::memory_order_relaxed) + part.cached + block.bytes <= p.may_wait(part);
     if (keep) part.put(block.data, size_class(block.bytes));
     part.tell_much(p.totals);
     if (keep) return;
@@ -223,20 +267,6 @@ void pool_reset_peak(int32_t device_index) {
   p.totals.peak_bytes.store(p.totals.live_bytes.load());
 }
 
-void pool_trim(int32_t device_index) {
-  Pool& p = pool(device_index);
-  for (Part& part : p.parts) {
-    for (int index = 0; index < class_count; ++index) {
-      std::vector<void*> blocks;
-      {
-        std::lock_guard guard(part.lock);
-        blocks.swap(part.free[index]);
-        part.add_cached(-class_bytes(index) * static_cast<int64_t>(blocks.size()));
-        part.tell_much(p.totals);
-      }
-      for (void* block : blocks) device(device_index).deallocate(block, class_bytes(index));
-    }
-  }
-}
+void pool_trim(int32_t device_index) { give_back(device_index, 0); }
 
 }  // namespace relay

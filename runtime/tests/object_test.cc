@@ -186,6 +186,32 @@ TEST(blocks_come_back_and_are_counted) {
   CHECK(pool_statistics(host_device).live_bytes == start.live_bytes);
 }
 
+TEST(as_much_waits_as_was_alive_at_once) {
+  pool_trim(host_device);
+  pool_reset_peak(host_device);
+  constexpr int64_t large = int64_t{300} << 20;
+  Block a = pool_allocate(host_device, large), b = pool_allocate(host_device, large);
+  int64_t both = a.bytes + b.bytes;
+  void *first = a.data, *second = b.data;
+  pool_free(host_device, a);
+  pool_free(host_device, b);
+  CHECK(pool_statistics(host_device).cached_bytes == both);
+  a = pool_allocate(host_device, large);
+  b = pool_allocate(host_device, large);
+  CHECK(std::set<void*>({a.data, b.data}) == std::set<void*>({first, second}));
+  pool_free(host_device, a);
+  pool_free(host_device, b);
+  // Of another size, it takes the place of one that waits: in all there is no more than there was.
+  Block c = pool_allocate(host_device, int64_t{500} << 20);
+  CHECK(c.bytes + pool_statistics(host_device).cached_bytes <= both);
+  Block small = pool_allocate(host_device, 1000);  // takes nobody's place
+  pool_free(host_device, small);
+  pool_free(host_device, c);
+  CHECK(pool_statistics(host_device).cached_bytes <= both);
+  pool_trim(host_device);
+  CHECK(pool_statistics(host_device).cached_bytes == 0);
+}
+
 TEST(large_blocks_begin_at_different_places_in_their_pages) {
   pool_trim(host_device);
   std::vector<Block> blocks;
