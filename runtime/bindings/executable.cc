@@ -296,6 +296,19 @@ void init_executable(nb::module_& m) {
           },
           nb::arg("name"), nb::arg("object"), nb::arg("symbol"),
           "Use another native function for the kernels of that name, also in runs that are in progress.")
+      .def_prop_ro(
+          "later",
+          [](const Executable& e) -> nb::object {
+            return e.later.empty() ? nb::object(nb::none()) : nb::object(nb::bytes(e.later.data(), e.later.size()));
+          },
+          "What the native objects that it came without are made of, as the compiler wrote it; None: it came with all.")
+      .def(
+          "supply",
+          [](Executable& e, uint32_t number, nb::handle object) {
+            Bytes bytes(object);
+            e.supply(number, bytes.data(), bytes.size());
+          },
+          nb::arg("number"), nb::arg("object"), "Give it a native object that it came without.")
       .def(
           "profile", [](Executable& e, bool on) { e.profiling.store(on); }, nb::arg("on"),
           "Switch the recording of runs that begin from now on on or off.")

@@ -21,7 +21,7 @@ namespace relay {
 namespace {
 
 constexpr char magic[8] = {'R', 'E', 'L', 'A', 'Y', 'E', 'X', 'E'};
-constexpr uint32_t version = 5;
+constexpr uint32_t version = 6;
 constexpr size_t header_bytes = 32, checksum_at = 24, section_entry_bytes = 24;
 constexpr size_t constant_alignment = 64;
 
@@ -32,12 +32,13 @@ enum SectionKind : uint32_t {
   constants_section = 4,  // n, then n x {dtype, rank, u64 offset in the file, rank x i64 size}
   kernels_section = 5,    // n, then n x {name, object, symbol, outputs, dims, alternates, operands,
                           //             operands x {u8 dtype, u8 rank, u16 alignment, i32 in-place input}}
-  objects_section = 6,    // n, then n x {u64 offset in the file, u64 length}
+  objects_section = 6,    // n, then n x {u64 offset in the file, u64 length; 0 for one that comes later}
   routines_section = 7,   // n, then n names
   entries_section = 8,    // n, then n x {name, function, info, parameters, parameters x u8 dtype}
   data_section = 9,       // the bytes that constants and objects point at
   native_section = 10,    // optional: u64 offset in the file, u64 length of the object with the functions' native code
-  section_kinds = 10,
+  later_section = 11,     // optional: u64 offset in the file, u64 length of what the objects that come later are made of
+  section_kinds = 11,
 };
 
 struct Mapping {
@@ -71,6 +72,9 @@ bool is_utf8(std::string_view text) {
 
 std::atomic<uint64_t> next_id{1};
 
+// The code of a kernel whose object has not come yet.
+int32_t not_there(relay_kernel_context*, void**, const int64_t*) { return Kernel::not_there; }
+
 }  // namespace
 
 // Reads the bytes of one image into one Executable.
@@ -95,6 +99,7 @@ class ImageReader {
       read_native(static_cast<const NativeCode*>(library_->functions(native_version, function_count())));
     else if (sections_[native_section].present)
       open(native_section, "native code", &ImageReader::load_native);
+    if (sections_[later_section].present) open(later_section, "what comes later", &ImageReader::read_later);
     set_scratch();
   }
 
@@ -260,8 +265,15 @@ class ImageReader {
   void read_objects() {
     for (uint32_t n = count(16); n > 0; --n) {
       auto offset = next<uint64_t>(), bytes = next<uint64_t>();
-      out_.objects_.push_back(std::make_unique<NativeObject>(data(offset, bytes), bytes, "the executable"));
+      bool comes_later = bytes == 0 && sections_[later_section].present;
+      out_.objects_.push_back(
+          comes_later ? nullptr : std::make_unique<NativeObject>(data(offset, bytes), bytes, "the executable"));
     }
+  }
+
+  void read_later() {
+    auto offset = next<uint64_t>(), bytes = next<uint64_t>();
+    out_.later = {reinterpret_cast<const char*>(data(offset, bytes)), bytes};
   }
 
   void read_kernels() {
@@ -301,6 +313,7 @@ class ImageReader {
       return library_->kernels[out_.kernels.size()];
     }
     if (kernel.object >= out_.objects_.size()) bad("a kernel names a native object that is not there");
+    if (out_.objects_[kernel.object] == nullptr) return not_there;
     void* code = out_.objects_[kernel.object]->find(kernel.symbol);
     if (code == nullptr)
       bad(format("kernel %s: its native object has no function '%s'", kernel.name.c_str(), kernel.symbol.c_str()));
@@ -551,6 +564,25 @@ void Executable::replace_kernel(const std::string& name, const void* object, siz
   }
   if (!found) fail(Status::invalid_argument, "the executable has no kernel named %s", name.c_str());
   objects_.push_back(std::move(code));
+}
+
+void Executable::supply(uint32_t number, const void* object, size_t size) {
+  auto code = std::make_unique<NativeObject>(static_cast<const std::byte*>(object), size, "the executable");
+  std::lock_guard guard(mutex_);
+  if (number >= objects_.size() || objects_[number] != nullptr)
+    fail(Status::invalid_argument, "the executable does not wait for a native object of number %u", number);
+  std::vector<std::pair<Kernel*, void*>> found;
+  for (auto& kernel : kernels) {
+    if (kernel->object != number) continue;
+    void* function = code->find(kernel->symbol);
+    if (function == nullptr)
+      fail(Status::invalid_argument, "kernel %s: its native object has no function '%s'", kernel->name.c_str(),
+           kernel->symbol.c_str());
+    found.emplace_back(kernel.get(), function);
+  }
+  for (auto [kernel, function] : found)
+    kernel->entry.store(reinterpret_cast<relay_kernel>(function), std::memory_order_release);
+  objects_[number] = std::move(code);
 }
 
 }  // namespace relay

@@ -186,6 +186,9 @@ void Run::invoke_kernel(const int32_t* operands, Value* registers) {
   // relay.loop.errors has the codes.
   if (result == 1) [[unlikely]]
     fail(Status::failed, "kernel %s: an index is outside of the tensor that it reads", kernel.name.c_str());
+  if (result == Kernel::not_there) [[unlikely]]
+    fail(Status::failed, "kernel %s is not compiled yet: it is when many requests are asked for (run_batch)",
+         kernel.name.c_str());
   if (result != 0) [[unlikely]]
     fail(Status::failed, "kernel %s failed with code %d", kernel.name.c_str(), result);
 }

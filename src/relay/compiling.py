@@ -29,7 +29,8 @@ def compile(module: Module | Function | str, options: Options | None = None, **k
     """Compile a module (or a function, or Relay text) to an executable.
 
     Options as an object, as keywords, or both (keywords win). The compiled program is kept in the cache, and taken from there when the
-    same program is compiled again with the same options. Raises RelayError.
+    same program is compiled again with the same options. Kernels that only `run_batch` needs are compiled when it first needs them, or
+    the executable is saved. Raises RelayError.
     """
     chosen = options_from(options, keywords)
     typed = as_module(module)
@@ -37,7 +38,7 @@ def compile(module: Module | Function | str, options: Options | None = None, **k
     key = program_key(typed, chosen, target_identity(chosen.target))
     exe = cache.get(key, chosen.threads)
     if exe is None:
-        image = _image(typed, chosen)
+        image = _image(typed, chosen, later=True)
         path = cache.put(key, image)
         if path is None:
             exe = Executable.from_bytes(image.to_bytes(), chosen.threads)
@@ -48,6 +49,7 @@ def compile(module: Module | Function | str, options: Options | None = None, **k
                 gc.collect()  # closures that refer to themselves hold parts of what passes have made
                 pool_trim()  # and packed constants came from the pool, which keeps what it gets back
             exe = load(path, chosen.threads)
+    exe.build_kernels(chosen.kernel_cache, chosen.workers)
     exe.limits = chosen.limits
     exe.check_memory = chosen.check_memory
     exe.flush_subnormals = chosen.flush_subnormals
@@ -84,11 +86,11 @@ def build_library(
     return write_library(_image(as_module(module), chosen), path, parse_target(chosen.target))
 
 
-def _image(module: Module, options: Options) -> ExecutableImage:
+def _image(module: Module, options: Options, later: bool = False) -> ExecutableImage:
     from relay.pipeline import build
 
     try:
-        return build(module, options).image
+        return build(module, options, later=later).image
     except RelayError as error:
         error.with_source(module.sources)
         raise

@@ -85,6 +85,7 @@ class HotExecutable(Executable):
         self, general: Executable, module: Module, entries: Sequence[str], compile_: Compile, record: Path | None
     ) -> None:
         super().__init__(general._program, general._threads or None, general.from_cache)
+        self._kernels_by = general._kernels_by
         self.limits = general.limits
         self._check_memory, self._flush_subnormals = general.check_memory, general.flush_subnormals
         self.specialise = True

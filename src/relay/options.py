@@ -106,6 +106,11 @@ class Options:
         return self.cache_dir or cache_directory()
 
     @property
+    def kernel_cache(self) -> Path | bool:
+        """The directory of the cache of kernels, or False when nothing is to be cached."""
+        return self.directory / "kernels" if self.directory else False
+
+    @property
     def worker_count(self) -> int:
         return self.workers if self.workers is not None else available_threads()
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,13 +16,14 @@ from relay._runtime import available_threads
 from relay.aot.native import with_native_code
 from relay.codegen.kernels import ObjectCode
 from relay.codegen.kernels import build as build_kernels
+from relay.codegen.later import build_now, kept
 from relay.codegen.target import host_target, parse_target, runs_here
 from relay.executable.format import ExecutableImage
 from relay.executable.program import Executable
 from relay.ir.collection import without_collection
 from relay.ir.diagnostics import CompileError
 from relay.ir.expr import Block, Function, Var
-from relay.ir.module import Module
+from relay.ir.module import Module, reachable
 from relay.ir.types import DTYPE_BITS, TensorType
 from relay.ir.walk import post_order
 from relay.loop.costs import Machine
@@ -205,13 +206,16 @@ def reduced_precision(options: Options) -> list[Pass]:
             return []
 
 
-def build(module: Module, options: Options, observe: Observer | None = None, verify: bool = False) -> Compilation:
-    """Compile a typed module: passes, plans, kernels, bytecode. Raises RelayError for what cannot be compiled."""
+def build(
+    module: Module, options: Options, observe: Observer | None = None, verify: bool = False, later: bool = False
+) -> Compilation:
+    """Compile a typed module: passes, plans, kernels, bytecode. With ``later`` kernels that many requests alone need (`requests`) are
+    not compiled, but kept in the image. Raises RelayError for what cannot be compiled."""
     with remembering():
-        return _build(module, options, observe, verify)
+        return _build(module, options, observe, verify, later)
 
 
-def _build(module: Module, options: Options, observe: Observer | None, verify: bool) -> Compilation:
+def _build(module: Module, options: Options, observe: Observer | None, verify: bool, later: bool) -> Compilation:
     target = parse_target(options.target)
     runner = Runner(target, options)
     clock = _Clock()
@@ -240,10 +244,15 @@ def _build(module: Module, options: Options, observe: Observer | None, verify: b
         if options.memory_budget is not None:
             blocks, plan = within_budget(blocks, plan, options, target, planned)
     clock.lap("plans")
-    objects = objects_of(plan.kernels, target, options)
+    now = plan.kernels_of(reachable(plan.module.functions, options.entries)) if later else None
+    objects = objects_of(plan.kernels, target, options, now)
     clock.lap("kernels")
     with without_collection():
         image = lower(plan, {name: mono.functions[name] for name in options.entries}, objects, target)
+    loops = {code.symbol: p.kernel for code, p in zip(objects, plan.kernels, strict=True)}
+    missing = {k.object: loops[k.symbol] for k in image.kernels if not image.objects[k.object]}
+    if missing:
+        image = replace(image, later=kept(missing, target))
     clock.lap("bytecode")
     if options.executor == "aot":
         image = with_native_code(image, target)
@@ -306,10 +315,14 @@ def pass_services() -> dict[str, Any]:
     return {"evaluate": Runner(parse_target(options.target), options).primitive}
 
 
-def objects_of(kernels: Sequence[KernelPlan], target: Target, options: Options) -> list[ObjectCode]:
-    """The object code of kernels, from the cache where it has it."""
-    cache = options.directory / "kernels" if options.directory else False
-    return build_kernels([p.kernel for p in kernels], target, cache=cache, workers=options.worker_count)
+def objects_of(
+    kernels: Sequence[KernelPlan], target: Target, options: Options, now: Collection[int] | None = None
+) -> list[ObjectCode]:
+    """The object code of kernels, from the cache where it has it; of those of the numbers ``now`` alone, where that is said."""
+    loops = [p.kernel for p in kernels]
+    if now is None:
+        return build_kernels(loops, target, cache=options.kernel_cache, workers=options.worker_count)
+    return build_now(loops, now, target, cache=options.kernel_cache, workers=options.worker_count)
 
 
 class Runner:

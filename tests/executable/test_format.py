@@ -164,7 +164,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         small_image().save(tmp_path / "missing" / "program.rlx")
     newer = bytearray(small_image().to_bytes())
     struct.pack_into("<I", newer, 8, 99)
-    with pytest.raises(FileError, match="format version 99 and this runtime reads version 5"):
+    with pytest.raises(FileError, match="format version 99 and this runtime reads version 6"):
         Executable.from_bytes(newer)
 
 

@@ -69,6 +69,7 @@ struct Kernel {
   uint32_t object = 0;
   std::string symbol;
   std::string info;                                // a JSON text: what the compiler knows of its work
+  static constexpr int32_t not_there = -1;         // what is returned in place of a kernel whose code has not come yet
   std::atomic<relay_kernel> entry{nullptr};        // replaceable while the program runs
   std::atomic<bool> alternates{false};             // it asks whether its call is an even or an odd one
   std::atomic<uint64_t> calls{0}, nanoseconds{0};  // while profiling is on
@@ -117,6 +118,7 @@ class Executable {
   std::vector<const Routine*> routines;
   std::vector<Entry> entries;
   std::vector<NativeFunction> native;  // one per function, or empty: there is bytecode only
+  std::string_view later;  // what the native objects that are not there are made of, for the embedding program; empty: all are
 
   // Bytes that the control stack of a run may take. Set: rounded up to pages; Error(invalid_argument) below 64 KiB.
   int64_t stack_limit() const { return stack_limit_.load(std::memory_order_relaxed); }
@@ -136,6 +138,10 @@ class Executable {
   // Replaces the code of every kernel of that name. Running programs pick it up at their next call; old code stays
   // mapped as long as the executable lives.
   void replace_kernel(const std::string& name, const void* object, size_t size, const std::string& symbol);
+
+  // Gives the native object of this number, which came without one; runs call its kernels from then on. Error(invalid_argument)
+  // where it is there, or has not what they need.
+  void supply(uint32_t number, const void* object, size_t size);
 
  private:
   Executable() = default;

@@ -66,6 +66,11 @@ def build(
     return [ObjectCode(_symbol(key), found[key]) for key in keys]
 
 
+def symbol_of(kernel: Kernel, target: Target) -> str:
+    """The symbol of a kernel in its object."""
+    return _symbol(kernel_key(kernel, target))
+
+
 def _symbol(key: str) -> str:
     return f"kernel_{key[:32]}"
 

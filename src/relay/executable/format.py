@@ -26,14 +26,14 @@ from relay.ir.files import write_whole
 from relay.ir.mapped import release
 
 MAGIC: Final = b"RELAYEXE"
-VERSION: Final = 5
+VERSION: Final = 6
 _HEADER: Final = 32
 _ENTRY: Final = 24
 _ALIGN: Final = 64
 
 
 class Section(IntEnum):
-    """The kinds of sections; every file has each once, but for the last, which it may have."""
+    """The kinds of sections; every file has each once, but for the last two, which it may have."""
 
     STRINGS = 1
     TARGET = 2
@@ -45,6 +45,7 @@ class Section(IntEnum):
     ENTRIES = 8
     DATA = 9
     NATIVE = 10
+    LATER = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,8 @@ class ExecutableImage:
     """A compiled program. The indices in its bytecode are positions in these lists; ``constants`` are arrays
     with the names of their element types (int4 and uint4 unpacked, in any integer type), ``objects`` ELF
     relocatable objects, ``features`` names of the CPU features that the kernels need, ``native`` an ELF relocatable object
-    with native code for the functions (`relay.aot`), or None."""
+    with native code for the functions (`relay.aot`), or None. Objects may be empty, if ``later`` says what they are made of
+    (`relay.codegen.later`)."""
 
     functions: tuple[FunctionCode, ...]
     entries: tuple[EntryPoint, ...]
@@ -103,6 +105,7 @@ class ExecutableImage:
     triple: str = f"{_runtime.host_architecture()}-unknown-linux-gnu"
     features: tuple[str, ...] = ()
     native: bytes | None = None
+    later: bytes | None = None
 
     def to_bytes(self) -> bytearray:
         """The whole file."""
@@ -210,7 +213,8 @@ def _layout(image: ExecutableImage) -> _Layout:
     placed = [(array, _dtype_code(dtype), data.add(constant_bytes(array, dtype))) for array, dtype in image.constants]
     objects = [(len(raw), data.add(memoryview(raw))) for raw in image.objects]
 
-    native_at = None if image.native is None else data.add(memoryview(image.native))
+    optional = ((Section.NATIVE, image.native), (Section.LATER, image.later))
+    apart = {kind: (data.add(memoryview(raw)), len(raw)) for kind, raw in optional if raw is not None}
 
     kernels = bytearray(_words(len(image.kernels)))
     for kernel in image.kernels:
@@ -242,8 +246,7 @@ def _layout(image: ExecutableImage) -> _Layout:
         Section.ENTRIES: len(entries),
         Section.DATA: data.size,
     }
-    if image.native is not None:
-        sizes[Section.NATIVE] = 16
+    sizes |= dict.fromkeys(apart, 16)
     offsets: dict[int, int] = {}
     at = _aligned(_HEADER + _ENTRY * len(sizes))
     for kind, size in sizes.items():
@@ -269,8 +272,7 @@ def _layout(image: ExecutableImage) -> _Layout:
         Section.ROUTINES: routines,
         Section.ENTRIES: entries,
     }
-    if native_at is not None and image.native is not None:
-        contents[Section.NATIVE] = struct.pack("<QQ", base + native_at, len(image.native))
+    contents |= {kind: struct.pack("<QQ", base + offset, size) for kind, (offset, size) in apart.items()}
     table = b"".join(struct.pack("<IIQQ", kind, 0, offsets[kind], size) for kind, size in sizes.items())
     pieces = [(_HEADER, memoryview(table))]
     for kind in sizes:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 from relay.executable.errors import ArgumentError
@@ -105,6 +107,10 @@ class Executable:
         # Of entries whose values need no conversion here: whether the result is a tuple.
         self._plain = {name: s.tuples for name, s in self._signatures.items() if s.plain}
         self.from_cache = from_cache
+        self._later: bytes | None = program.later
+        self._came_later: dict[int, bytes] = {}
+        self._kernels_by: tuple[Path | bool, int | None] = True, None
+        self._building = threading.Lock()
         self.limits = Limits()
         self._check_memory = False
         self._flush_subnormals = False
@@ -117,6 +123,23 @@ class Executable:
     def from_bytes(image: bytes | bytearray, threads: int | None) -> Executable:
         """The executable in the bytes of a file."""
         return Executable(_runtime.Executable.from_bytes(image), threads)
+
+    def build_kernels(self, cache: Path | bool, workers: int | None) -> None:
+        """How kernels are compiled that it came without: the directory of their cache (True: the user's; False: none), and so many
+        processes (None: one for each core)."""
+        self._kernels_by = cache, workers
+
+    def _complete(self) -> None:
+        """Compile the kernels that it came without, unless that is done. Threads wait for the first."""
+        with self._building:
+            if self._later is None:
+                return
+            from relay.codegen.later import objects_of
+
+            self._came_later = objects_of(self._later, *self._kernels_by)
+            for number, data in self._came_later.items():
+                self._program.supply(number, data)
+            self._later = None
 
     @property
     def limits(self) -> Limits:
@@ -252,6 +275,8 @@ class Executable:
         shared = [n for n in range(len(signature.params)) if n not in batch.each]
         if batch.entry is None or any(args[n] is not requests[0][n] for args in requests for n in shared):
             return self._side_by_side(entry, requests) if batch.apart else self._in_turn(entry, requests)
+        if self._later is not None:
+            self._complete()
         return self._together(signature, batch, requests, shared)
 
     def _request(self, entry: str, number: int, args: Sequence[object]) -> Any:
@@ -302,13 +327,24 @@ class Executable:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the executable to a ``.rlx`` file, whole or not at all. Raises FileError."""
-        image = self._program.image.numpy()
-        write_whole(path, lambda temporary: temporary.write_bytes(image.data))
+        image = self._image()
+        write_whole(path, lambda temporary: temporary.write_bytes(image))
+
+    def _image(self) -> memoryview | bytearray:
+        """The bytes of its file, with all kernels."""
+        came = self._program.image.numpy().data
+        if self._program.later is None:
+            return came
+        from relay.executable.reader import read_image
+
+        self._complete()
+        image = read_image(bytes(came))
+        objects = tuple(self._came_later.get(n, data) for n, data in enumerate(image.objects))
+        return replace(image, objects=objects, later=None).to_bytes()
 
     def __reduce__(self) -> tuple[Callable[..., Executable], tuple[bytes, int | None, Limits, bool]]:
         """Pickled (for another process) as the bytes of its file; variants for frequent sizes stay behind."""
-        image = self._program.image.numpy().tobytes()
-        return _unpickled, (image, self._threads or None, self.limits, self.flush_subnormals)
+        return _unpickled, (bytes(self._image()), self._threads or None, self.limits, self.flush_subnormals)
 
     @property
     def program(self) -> _runtime.Executable:

@@ -127,11 +127,6 @@ class _Reader:
             offset, size = struct.unpack("<QQ", self._raw(16))
             objects.append(bytes(self.data[offset : offset + size]))
 
-        native = None
-        if Section.NATIVE in self.sections:
-            offset, size = struct.unpack_from("<QQ", self.data, self.sections[Section.NATIVE][0])
-            native = bytes(self.data[offset : offset + size])
-
         routines = self._words(self._open(Section.ROUTINES))
 
         entries = []
@@ -152,8 +147,16 @@ class _Reader:
             messages=tuple(strings),  # bytecode numbers them by position; names follow them
             triple=strings[triple],
             features=tuple(strings[f] for f in features),
-            native=native,
+            native=self._apart(Section.NATIVE),
+            later=self._apart(Section.LATER),
         )
+
+    def _apart(self, section: Section) -> bytes | None:
+        """The bytes that a section points at, if the file has it."""
+        if section not in self.sections:
+            return None
+        offset, size = struct.unpack_from("<QQ", self.data, self.sections[section][0])
+        return bytes(self.data[offset : offset + size])
 
     def _constant(self, dtype: str, shape: tuple[int, ...], offset: int) -> NDArray[Any]:
         size = int(np.prod(shape, dtype=np.int64))

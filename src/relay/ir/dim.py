@@ -82,6 +82,10 @@ class DimVar:
     def __repr__(self) -> str:
         return f"DimVar({self.name}#{self.serial})"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Serials are counted in each process: what has the same there is another variable.
+        return _var_again, (self.name, self.lo, self.hi, self.gradual)
+
 
 @record(frozen=True, slots=True, eq=False)
 class DimOp:
@@ -94,6 +98,9 @@ class DimOp:
 
     def __repr__(self) -> str:
         return f"{self.op}({self.a}, {self.b})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _op_again, (self.op, self.a, self.b)
 
 
 Atom = DimVar | DimOp
@@ -115,6 +122,10 @@ class SymDim(_Arithmetic):
 
     def __repr__(self) -> str:
         return dim_text(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The hash is that of variables' identities.
+        return _polynomial_again, (self.terms,)
 
 
 class AnyDim:
@@ -285,6 +296,21 @@ def _dim_op(op: DimOpKind, a: Dim, b: Dim) -> Dim:
     if node is None:
         node = _interned.setdefault(key, DimOp(op, a, b, next(_serial)))
     return as_dim(node)
+
+
+def _var_again(name: str, lo: int, hi: int | None, gradual: bool) -> DimVar:
+    return DimVar(name, lo, hi, gradual=gradual)
+
+
+def _op_again(op: DimOpKind, a: Dim, b: Dim) -> DimOp:
+    dim = _dim_op(op, a, b)
+    (atom,) = dim_atoms(dim)
+    assert isinstance(atom, DimOp)
+    return atom
+
+
+def _polynomial_again(terms: tuple[tuple[Monomial, int], ...]) -> Dim:
+    return dim_of_terms(dict(terms))
 
 
 def dim_is_negated(d: Dim) -> bool:

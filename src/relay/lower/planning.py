@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -57,6 +57,15 @@ class ModulePlan:
     scalars: Mapping[int, ScalarCode]
     recurrences: Mapping[str, tuple[Recurrence, Planned]]
     kernels: tuple[KernelPlan, ...]
+
+    def kernels_of(self, functions: Iterable[str]) -> set[int]:
+        """The numbers of the kernels that these functions call."""
+        names = list(functions)
+        called = [id(fn) for _, _, fn in primitives(Module({n: self.module.functions[n] for n in names}))]
+        found = [of[n] for of in (self.planned, self.shapes) for n in called if n in of]
+        found += [self.recurrences[n][1] for n in names if n in self.recurrences]
+        number = {id(plan): n for n, plan in enumerate(self.kernels)}
+        return {number[id(p.plan)] for p in found}
 
 
 def primitives(module: Module) -> Iterator[tuple[Block, Call, Function]]:
