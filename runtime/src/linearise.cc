@@ -75,7 +75,7 @@ struct Payload {
 };
 
 struct ClauseRecord {
-  int64_t function, passed_on;
+  int64_t function, passed_on, multiplied;
   std::span<Site> sites;
   std::span<Payload> payloads;
 };
@@ -132,6 +132,7 @@ class Spec {
     ClauseRecord out;
     out.function = at(p++);
     out.passed_on = size(at(p++));
+    out.multiplied = size(at(p++));
     out.sites = array<Site>(memory, count_at(p++));
     for (Site& site : out.sites) {
       site.list = at(p++) != 0;
@@ -226,9 +227,11 @@ class Known {
   size_t used_ = 0;
 };
 
-// Of requests that are answered in parts: how many second-level caches a part fills for each thread, and how many rows it has at the least
-// (with fewer, products of levels take longer for a row).
-constexpr double caches_full = 2.5, fewest_rows = 640;
+// Of requests that are answered in parts: how many are walked before anything is known of them, after how many it is known how large
+// they are, how many second-level caches a part fills for each thread, one or, for the sake of enough rows, more, and how many rows its
+// nodes multiply at the least (with fewer, products of levels take longer for a row).
+constexpr size_t asked_first = 2, enough_known = 16;
+constexpr double caches_full = 2.5, enough_rows = 2560, fewest_rows = 640;
 
 constexpr uint32_t asked_fields = 4;  // of a constructor value, ahead of the walk
 
@@ -272,8 +275,7 @@ class Walk {
     }
   }
 
-  // Finds the nodes below the first requests, or all of them: twice as many each time, until they are a part by what was found below
-  // them. Constructor 0 has a request and the rest, 1 is the end.
+  // Finds the nodes below the first requests, or all of them. Constructor 0 has a request and the rest, 1 is the end.
   void requests(const Value& list, int64_t threads) {
     auto filled = [](const Value& v) {
       Adt* cell = as_adt(v);
@@ -282,10 +284,11 @@ class Walk {
     size_t given = 0;
     for (Adt* cell = filled(list); cell != nullptr; cell = filled(cell->fields()[1])) ++given;
     Adt* cell = filled(list);
-    for (size_t most = std::min<size_t>(given, 1); roots_.size() < most;
-         most = std::min(2 * roots_.size(), of_a_part(given, threads))) {
+    for (size_t most = std::min(given, asked_first); roots_.size() < most;) {
       for (; roots_.size() < most; cell = filled(cell->fields()[1])) root(cell->fields()[0]);
       run();
+      size_t known = roots_.size(), part = of_a_part(given, threads);
+      most = passed_on_ == 0 || known >= enough_known ? part : std::min(part, 2 * known);
     }
   }
 
@@ -304,8 +307,9 @@ class Walk {
     if (passed_on_ == 0 || may_meet_again_) return given;
     auto requests = static_cast<double>(given);
     double whole = passed_on_ * requests / static_cast<double>(roots_.size());
-    double near = caches_full * static_cast<double>(second_level_cache());
-    double part = std::max(near, fewest_rows * passed_on_ / static_cast<double>(nodes_.size())) * static_cast<double>(threads);
+    double row = passed_on_ / std::max(multiplied_, 1.0), cache = static_cast<double>(second_level_cache());
+    double near = std::clamp(enough_rows * row, cache, caches_full * cache);
+    double part = std::max(near, fewest_rows * row) * static_cast<double>(threads);
     double parts = std::round(whole / part);
     return parts < 2 ? given : static_cast<size_t>(std::ceil(requests / parts));
   }
@@ -457,6 +461,7 @@ class Walk {
     size_t clause = decide(spec_.entry(function));
     const ClauseRecord& record = spec_.clauses[clause];
     passed_on_ += static_cast<double>(record.passed_on);
+    multiplied_ += static_cast<double>(record.multiplied);
     Node node{};
     node.clause = static_cast<uint32_t>(clause);
     node.level = -1;
@@ -543,6 +548,7 @@ class Walk {
   size_t looked_at_ = 0;         // of the parts
   size_t own_parts_ = 0;         // up to here parts are requests and what these hold themselves
   double passed_on_ = 0;         // bytes
+  double multiplied_ = 0;        // rows, at the least
   Vector<uint32_t> roots_;       // their places among the parts
   bool may_meet_again_ = false;  // some part below the requests' own: others may refer to it
   Vector<std::pair<const Site*, Value>> found_;  // of one node; borrowed

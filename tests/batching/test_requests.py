@@ -404,6 +404,49 @@ def test_large_batches_are_parted_so_that_rows_stay_near_the_caches() -> None:
         exe.run_batch("main", many)
 
 
+MATRICES = """
+type Pair { Leaf(Tensor[(1, 64), float32], Tensor[(64, 64), float32]), Node(Pair, Pair), }
+def @up(%t: Pair, %w: Tensor[(64, 128), float32], %m: Tensor[(64, 128), float32])
+    -> (Tensor[(1, 64), float32], Tensor[(64, 64), float32]) {
+  match (%t) {
+    Leaf(%x, %a) => (%x, %a),
+    Node(%l, %r) => {
+      let %a = @up(%l, %w, %m);
+      let %b = @up(%r, %w, %m);
+      let %v = concatenate((nn.dense(%a.0, %b.1), nn.dense(%b.0, %a.1)), axis=1);
+      (tanh(nn.dense(%v, %w)), nn.matmul(%m, concatenate((%a.1, %b.1), axis=0)))
+    },
+  }
+}
+def @main(%t: Pair, %w: Tensor[(64, 128), float32], %m: Tensor[(64, 128), float32]) { @up(%t, %w, %m) }
+"""
+
+
+def test_matrices_are_as_many_rows_as_they_have() -> None:
+    """A vector and a matrix for each node: 15 MB of few nodes, of which each is 64 rows to a product."""
+    rng = np.random.default_rng(16)
+    plain = module(MATRICES)
+    pair = plain.adt("Pair")
+
+    def tree(leaves: int) -> Any:
+        if leaves == 1:
+            return pair.Leaf(*weights(rng, (1, 64), (64, 64)))
+        return pair.Node(tree(leaves // 2), tree(leaves - leaves // 2))
+
+    w, m = weights(rng, (64, 128), (64, 128))
+    bound = plain.bind({"w": w, "m": m * np.float32(0.1)})
+    exe = relay.compile(bound, threads=1)
+    runs = exe._program = Counted(exe.program)  # type: ignore[assignment]
+    many = [(tree(int(n)),) for n in rng.integers(5, 15, 32)]
+    found = exe.run_batch("main", many)
+    assert runs.runs > 3
+    for result, request in zip(found, many, strict=True):
+        meant: Any = relay.evaluate(bound, *request)
+        for a, b, c in zip(result, exe(*request), meant, strict=True):
+            np.testing.assert_array_equal(a, b)
+            np.testing.assert_allclose(a, c, rtol=1e-4, atol=1e-4)
+
+
 def test_errors_name_the_request() -> None:
     rng = np.random.default_rng(12)
     mod = module(TREE_RNN).bind(dict(zip(("wl", "wn"), weights(rng, (6, 5), (6, 12)), strict=True)))

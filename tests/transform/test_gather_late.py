@@ -10,6 +10,7 @@ import pytest
 
 import relay
 from relay.interpreter.evaluation import evaluate
+from relay.ir.diagnostics import RelayError
 from relay.ir.module import Module
 from relay.transform.gather_late import GatherLate
 from tests.transform.support import operators, run, typed
@@ -52,6 +53,27 @@ def test_each_product_takes_for_itself(form: str) -> None:
         meant = np.asarray(evaluate(module, *args))
         np.testing.assert_array_equal(np.asarray(evaluate(after, *args)), meant)
         np.testing.assert_allclose(np.asarray(exe(*args)), meant, atol=2e-4, rtol=1e-4)
+
+
+def test_a_table_that_may_be_empty() -> None:
+    """A copy fails where what it is a copy of has failed."""
+    text = (
+        HEAD.replace("[n: Dim]", "[n: Dim, m: Dim]").replace("(5, 24, 24)", "(m, 24, 24)") + PRODUCTS["there and back"]
+    )
+    module = typed(text + " }")
+    after = run(module, GatherLate())
+    assert takes(after) > takes(module), str(after)
+    exe = relay.compile(module, cache=False, threads=1)
+    for n, m in ((0, 0), (7, 1), (40, 5)):
+        x, w = (RNG.standard_normal(s).astype(np.float32) for s in ((n, 24), (m, 24, 24)))
+        args = x, RNG.integers(0, max(m, 1), n), w
+        meant = np.asarray(evaluate(module, *args))
+        np.testing.assert_array_equal(np.asarray(evaluate(after, *args)), meant)
+        np.testing.assert_allclose(np.asarray(exe(*args)), meant, atol=2e-4, rtol=1e-4)
+    x, g, w = given(3)
+    for fails in (lambda *a: evaluate(module, *a), lambda *a: evaluate(after, *a), exe):
+        with pytest.raises(RelayError):
+            fails(x, g, w[:0])
 
 
 @pytest.mark.parametrize("equation", ["nk,nkj->nj", "nk,njk->nj"])

@@ -100,7 +100,7 @@ def read_spec(words: tuple[int, ...]) -> Spec:
 
 
 def _record(word: Iterator[int]) -> Record:
-    function, _ = next(word), next(word)
+    function, _, _ = next(word), next(word), next(word)
     sites: list[Site] = []
     for _ in range(next(word)):
         if next(word):

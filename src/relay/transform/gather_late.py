@@ -20,7 +20,6 @@ from relay.op import registry
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, map_functions
 from relay.transform.build import type_of
-from relay.transform.failing import may_fail
 from relay.transform.traced import grouped_operands, product_of
 
 
@@ -28,7 +27,7 @@ from relay.transform.traced import grouped_operands, product_of
 class GatherLate(Pass):
     """Copy the ``take`` of whole matrices by a line of indices in front of every product that reads it.
 
-    Before: typed blocks. After: the same values, bit for bit in the interpreter. What may fail stays where it is.
+    Before: typed blocks. After: the same values, bit for bit in the interpreter. (What fails in a copy has failed where it was made.)
     """
 
     name: ClassVar[str] = "gather_late"
@@ -68,4 +67,4 @@ def _taken(e: Expr) -> Call | None:
         return None
     whole = isinstance(table.shape, tuple) and len(table.shape) > 2
     line = isinstance(at.shape, tuple) and len(at.shape) == 1
-    return e if whole and line and not may_fail(e) else None
+    return e if whole and line else None

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import cast
 
-from relay.ir.dim import Dim, dim_mul, dim_sum, dim_vars, is_any, shape_size
+from relay.ir.dim import Dim, dim_max, dim_mul, dim_sum, dim_vars, is_any, shape_size
 from relay.ir.expr import Binding, Block, Expr, Function, Proj, Tuple, Var
 from relay.ir.types import AdtType, TensorType, TupleType, Type, dtype_bits
 from relay.transform.batching.assembly import Assembly, Source, values_made
@@ -383,22 +383,26 @@ class Builder:
 
     # -- the function around
 
-    def _passed_on(self, made: _Clause) -> Dim:
+    def _passed_on(self, made: _Clause) -> tuple[Dim, Dim]:
         """The bytes of a node of a clause in what the levels read and write again: what the walk copies, results, and what was computed
-        for all nodes before. (Of sizes that are known before the walk.)"""
+        for all nodes before; and how many rows it is to a product: a vector one, a matrix its own. (Of sizes that are known before the
+        walk.)"""
         states = [s.final for levels in (self.up, self.down) for s in levels.states]
         found = dict.fromkeys(
             [*(v for c in self.tables.values() for v in c.tensors), *self.up.carried, *self.down.carried, *states]
         )
         known = set(self.group.root.type_params)
         rows = [made.rows, *([] if made.clause.function < 0 else [self.rows[made.clause.function]])]
-        sizes = []
+        sizes: list[Dim] = []
+        multiplied: Dim = 1
         for var in found:
             ty = var.ty
             if isinstance(ty, TensorType) and isinstance(ty.shape, tuple) and ty.shape and ty.shape[0] in rows:
                 size = dim_mul(shape_size(ty.shape[1:]), max(1, dtype_bits(cast(str, ty.dtype)) // 8))
-                sizes += [size] * (not is_any(size) and known.issuperset(dim_vars(size)))
-        return dim_sum(sizes)
+                if not is_any(size) and known.issuperset(dim_vars(size)):
+                    sizes.append(size)
+                    multiplied = dim_max(multiplied, shape_size(ty.shape[1:-1]))
+        return dim_sum(sizes), multiplied
 
     def _walk(self) -> list[Expr]:
         """Linearise the structure and make room for the results; the room for those of requests."""

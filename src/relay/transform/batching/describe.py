@@ -69,7 +69,7 @@ class Writer:
     sizes: list[Dim] = field(default_factory=list)
     registers: int = 1
     tables: Sequence[Tables] = ()
-    passed_on: Sequence[Dim] = ()
+    passed_on: Sequence[tuple[Dim, Dim]] = ()
     records: int = 0
 
     def spec(
@@ -79,15 +79,15 @@ class Writer:
         tables: Sequence[Tables],
         many: bool = False,
         apart: Collection[int] = (),
-        passed_on: Sequence[Dim] = (),
+        passed_on: Sequence[tuple[Dim, Dim]] = (),
         asking: bool = False,
     ) -> tuple[int, ...]:
         """The description. ``tables`` are those of ``clauses`` and, after these, of the items of lists; ``apart``: for these functions
         a part that is reached twice is two nodes; ``passed_on``: of requests that may be answered in parts, the bytes that a row of each
-        table has in what the levels pass on; ``asking``: each node is told its request."""
+        table has in what the levels pass on, and how many rows that is to a product; ``asking``: each node is told its request."""
         number = {clause: n for n, clause in enumerate(clauses)}
         self.tables, self.records = tables, 4 + len(functions)
-        self.passed_on = passed_on or [0] * len(tables)
+        self.passed_on = passed_on or [(0, 0)] * len(tables)
         if any(n >= _MOST for n in apart):
             raise NotStructural("there are too many functions whose arguments change")
         once = not apart and _once(clauses, tables, many)
@@ -155,7 +155,7 @@ class Writer:
         """Write a record; the lists in it, with the words that are to hold the addresses of their items' code."""
         lists: list[tuple[ListAt, int]] = []
         table = self.tables[clause]
-        self.words += (function, self._dim(self.passed_on[clause]), len(table.sites))
+        self.words += (function, *map(self._dim, self.passed_on[clause]), len(table.sites))
         for site in table.sites:
             if isinstance(site, SiteAt):
                 self.words += (0, registers[site.path], site.target)
