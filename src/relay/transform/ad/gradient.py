@@ -74,14 +74,20 @@ class Gradient(Pass):
             return module
         module = ExpandCompositions()(EtaExpand()(module))
         if leads_to_recursion(module):
-            made = with_loops(module, self.entries, levels=True)
-            if goes_by_level(made):
+            failed: CompileError | None = None
+            # What is under differentiation may not all be in the rows of a level: those of each structure, or node by node.
+            for together in (True, False):
+                made = with_loops(module, self.entries, levels=True, together=together)
+                if not goes_by_level(made):
+                    break
                 try:
                     return self.eliminated(made)
                 except CompileError as reason:
-                    # What is under differentiation is not all in the rows of a level: node by node.
-                    made = self.eliminated(with_loops(module, self.entries, levels=False))
-                    return made.with_functions({n: _not_by_level(f, reason) for n, f in made.functions.items()})
+                    failed = reason
+            if failed is not None:
+                why = failed
+                made = self.eliminated(with_loops(module, self.entries, levels=False))
+                return made.with_functions({n: _not_by_level(f, why) for n, f in made.functions.items()})
             module = made
         return self.eliminated(module)
 

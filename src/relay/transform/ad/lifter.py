@@ -49,7 +49,7 @@ from relay.transform.ad.activity import Activity, Numbers
 from relay.transform.ad.conversions import Conversion, Functions
 from relay.transform.ad.duals import Lifting, differentiable
 from relay.transform.ad.entering import lifts
-from relay.transform.ad.terms import UNIT, construct, project, tuple_of, write
+from relay.transform.ad.terms import UNIT, Code, construct, project, tuple_of, write
 from relay.transform.ad.values import Fields, Frame, Other, Tensor, Value, is_constant
 from relay.transform.blocks import as_block, is_primitive
 from relay.transform.build import internal_call, type_of
@@ -451,8 +451,15 @@ class Lifter(ABC):
                 lifted = self.lifting.type(ty)
                 assert isinstance(lifted, AdtType)
                 name = self.lifting.constructor(ty, e.fn.name)
-                made = construct(self.lifting.definition(ty), name, [a.whole for a in args], lifted)
-                return Other(ty, code.bind(made, var.name))
+                definition = self.lifting.definition(ty)
+
+                def made(code: Code, whole: AdtType = lifted) -> Expr:
+                    return code.bind(construct(definition, name, [a.whole for a in args], whole), var.name)
+
+                if self.lifting.changes(ty) and all(map(is_constant, args)):
+                    same = Call(e.fn, tuple(a.primal for a in args), e.attrs, e.type_args, ty, e.span)
+                    return Other(ty, None, code.bind(same, var.name), lambda: made(frame.here()))
+                return Other(ty, made(code))
             case GlobalVar(name=name) if name in self.accesses:
                 lifted_args = tuple(a.whole for a in args)
                 access = Call(self.accesses[name], lifted_args, e.attrs, e.type_args, self.lifting.type(ty), e.span)

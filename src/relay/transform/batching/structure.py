@@ -178,12 +178,14 @@ class BatchStructure(Pass):
     without contractions is left alone (a level would be no faster than its nodes), unless ``always``. An entry whose work is such
     recursion gets a function beside it that answers many requests as one batch (`requests`); its attribute ``requests`` says so, or
     why not. ``values``: functions may make values of data types, which is put together by a routine that has no derivative, and both
-    branches of a choice may be computed (`choices`).
+    branches of a choice may be computed (`choices`). ``together``: not only an entry goes through all its structures at once, but each
+    function that is not recursive: what is differentiated is none.
     """
 
     name: ClassVar[str] = "batch_structure"
     always: bool = False
     values: bool = True
+    together: bool = False
     entries: tuple[str, ...] | str = "main"
 
     def __call__(self, module: Module) -> Module:
@@ -225,6 +227,10 @@ class BatchStructure(Pass):
                 self._requests(work, entry)
                 if self.values:
                     self._together(work, entry)
+        alone = [c[0] for c in found if len(c) == 1 and c[0] not in names[c[0]]] if self.together else []
+        for name in alone:
+            if name not in self.entries and not is_primitive(module.functions[name]):
+                self._together(work, name)
         return replace(module, functions=work.functions, types=work.types)
 
     def _requests(self, work: _Work, entry: str) -> None:
@@ -282,6 +288,8 @@ class BatchStructure(Pass):
             return
         try:
             asked, group, called = work.asked(entry, members, single=True)
+            if not self.values and any(data_types(f.result) for f in group.functions):
+                return
             first = [c for c in group.clauses if c.function == 0]
             several = any(len(calls_of(c, called)) > 1 or any(_calls(i.code) for i in c.lists.values()) for c in first)
             alone = not any(_is_batched(work.functions[n]) for n in members)
