@@ -237,3 +237,40 @@ def test_a_count_may_be_a_quotient_by_the_size_of_what_is_read() -> None:
             np.testing.assert_allclose(np.asarray(exe(x, w)), np.asarray(relay.evaluate(module, x, w)))
     finally:
         remove("test.multiples")
+
+
+# Numbers of what is made of x: (n,), where it may have no element though x has some; or none although it may be anything but x.
+_OF_PARTS = {
+    "a part": "take(strided_slice(%x, begin=[0], end=[Dim[n // 2]]), %i, axis=0)",
+    "a part that is repeated": "take(tile(strided_slice(%x, begin=[0], end=[Dim[n // 2]]), reps=[2]), %i, axis=0)",
+    "nothing of x": 'take(zeros(shape=[Dim[n // 2]], dtype="float32"), %i, axis=0)',
+    "two together": "take(concatenate((%x * %s, %y), axis=0), %i, axis=0)",
+    "all, as it lies": "take(reshape(%x, newshape=[Dim[n]]), %i, axis=0)",
+}
+
+
+@pytest.mark.parametrize("name", _OF_PARTS)
+@pytest.mark.parametrize("loop", [False, True], ids=["once", "in a loop"])
+def test_a_number_of_what_is_made_of_an_operand_is_asked_of_that(name: str, loop: bool) -> None:
+    """Instructions, and loops of numbers, read the operand: it has elements where the part has none."""
+    value = _OF_PARTS[name]
+    step = f"@for(0i64, 3i64, fn (%t: int64, %s: float32) {{ 0.5f * %s + {value} }}, 1f)"
+    body = step if loop else f"let %s = 2f; {value}"
+    module = relay.parse(f"""#[version = "0.0.5"]
+import prelude
+def @main[n: Dim, m: Dim](%x: Tensor[(n,), float32], %y: Tensor[(m,), float32], %i: int64) {{ {body} }}""")
+    programs = [
+        relay.compile(module, executor=executor, opt_level=level, cache=False)
+        for executor, level in (("vm", 1), ("vm", 3), ("aot", 3))
+    ]
+    for n, m in itertools.product((0, 1, 2, 4), (0, 1)):
+        given = np.arange(n, dtype=np.float32) + 1, np.arange(m, dtype=np.float32) - 3, np.int64(0)
+        try:
+            expected = np.asarray(relay.evaluate(module, *given))
+        except ExecutionError:
+            for exe in programs:
+                with pytest.raises(ExecutionError, match=r"outside|there is no element"):
+                    exe(*given)
+        else:
+            for exe in programs:
+                np.testing.assert_allclose(np.asarray(exe(*given)), expected, rtol=1e-6)

@@ -90,3 +90,44 @@ def test_the_message_has_operator_and_line() -> None:
     module = relay.parse('#[version = "0.0.5"]\ndef @main(%x: Tensor[(4,), float32]) { test.reads_beyond(%x) }')
     with pytest.raises(ExecutionError, match=r"test.reads_beyond, defined in .*test_reads.py:\d+: data of shape \[4\]"):
         relay.evaluate(module, np.ones(4, np.float32))
+
+
+@operator("test.reads_rows")
+def reads_rows(data: te.Tensor, at: te.Tensor) -> te.Tensor:
+    return te.compute((at.shape[0], data.shape[1]), lambda i, j: data[at[i], j], "rows")
+
+
+@operator("test.reads_one")
+def reads_one(data: te.Tensor, at: te.Tensor) -> te.Tensor:
+    return te.compute((), lambda: data[0, at[0]], "one")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "test.reads_rows(%x, %at)",
+        "test.reads_rows(strided_slice(%x, begin=[0], end=[Dim[n // 2]]), %at)",
+        "test.reads_rows(strided_slice(%x, begin=[1], end=[Dim[n]]) * 2f, %at)",
+        "test.reads_rows(reverse(strided_slice(%x, begin=[0], end=[Dim[n // 2]]), axis=0), cumsum(%at, axis=0))",
+        "test.reads_rows(transpose(strided_slice(%x, begin=[0], end=[3])), %at)",
+        "test.reads_one(%x, %at)",
+        "test.reads_one(strided_slice(%x, begin=[0], end=[1], axes=[1]), %at)",
+    ],
+)
+def test_what_a_kernel_makes_ends_where_the_definition_says(body: str) -> None:
+    """Compiled code reads a part of an operand, and a number in a row, where the operand lies: it goes on there."""
+    text = (
+        f'#[version = "0.0.5"]\ndef @main[n: Dim](%x: Tensor[(n, 2), float32], %at: Tensor[(2,), int64]) {{ {body} }}'
+    )
+    module = relay.parse(text)
+    exe = relay.compile(module, cache=False)
+    x = np.arange(12, dtype=np.float32).reshape(6, 2)
+    for at in ([0, 0], [0, 1], [1, 1], [2, 2], [3, 0], [5, 1], [6, 0], [-1, 0]):
+        given = x, np.array(at)
+        try:
+            expected = np.asarray(relay.evaluate(module, *given))
+        except ExecutionError:
+            with pytest.raises(ExecutionError, match="an index is outside"):
+                exe(*given)
+        else:
+            np.testing.assert_array_equal(np.asarray(exe(*given)), expected)

@@ -17,13 +17,16 @@ import numpy.typing as npt
 from relay import te
 from relay.codegen.elementary import FLOAT_FUNCTIONS
 from relay.executable.bytecode import BY_NAME
-from relay.ir.dim import Dim, dim_mul
+from relay.ir.dim import Dim, dim_mul, shape_size
 from relay.ir.expr import Function
 from relay.ir.types import TensorType, TupleType, Type, dtype_bits, is_float, is_integer
 from relay.lower.sizes import Sizes
+from relay.plan import empty_axes
+from relay.plan.checked_reads import read_outside
 from relay.plan.graph import TeGraph, te_graph, tensor_key
 from relay.te import numeric
 from relay.te.numeric import literal
+from relay.te.reach import all_read
 from relay.te.scalar import (
     Axis,
     Binary,
@@ -61,11 +64,16 @@ class ScalarCode:
 
 
 def scalar_code(primitive: Function) -> ScalarCode | None:
-    """The expressions of a primitive whose results are single elements, where they are few operations that have instructions."""
+    """The expressions of a primitive whose results are single elements, where they are few operations that have instructions.
+
+    An instruction that loads an element asks whether its number is one of the tensor's: of several axes it does not see which is left.
+    """
     if len(primitive.params) > _MOST_INSTRUCTIONS or not _gives_elements(primitive.ret_type):
         return None
     graph = te_graph(primitive)
     results = elements(graph, _MOST_INSTRUCTIONS)
+    if any(len(t.shape) > 1 or not isinstance(t.stage, Placeholder) for t in read_outside(graph)):
+        return None
     code = None if results is None else ScalarCode(graph.inputs, results)
     return code if code is not None and can_be_instructions(code) else None
 
@@ -84,7 +92,7 @@ def elements(graph: TeGraph, most: int, grid: tuple[Axis, ...] = ()) -> tuple[Sc
 
 def inlined(graph: TeGraph, most: int) -> list[tuple[tuple[Axis, ...], Scalar]] | None:
     """An element of each of a graph's results, with the axes that say which, in terms of elements of its inputs alone; None where one takes
-    more operations, or is made otherwise than by itself."""
+    more operations, is made otherwise than by itself, or reads what the graph makes where that may have no element and the inputs have."""
     made: dict[tuple[int, int], tuple[tuple[Axis, ...], Scalar]] = {}
 
     def inline(node: Scalar) -> Scalar:
@@ -104,9 +112,17 @@ def inlined(graph: TeGraph, most: int) -> list[tuple[tuple[Axis, ...], Scalar]] 
             if _cost(expression) > most:
                 return None
             made[id(stage), number] = stage.axes, expression
+        for tensor, size in empty_axes.asked_by(stage):
+            if tensor_key(tensor) in made and not _is_empty_with(made[tensor_key(tensor)][1], size):
+                return None
     if any(tensor_key(output) not in made for output in graph.outputs):
         return None
     return [made[tensor_key(output)] for output in graph.outputs]
+
+
+def _is_empty_with(expression: Scalar, size: Dim) -> bool:
+    """Whether something that an expression reads in any case has no element wherever a size is zero: reading it fails then."""
+    return any(empty_axes.vanishes_with(shape_size(n.source.shape), size) for n in all_read(expression))
 
 
 def can_be_instructions(code: ScalarCode) -> bool:

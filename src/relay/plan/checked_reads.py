@@ -3,8 +3,8 @@
     y[i] = select(i < 6, x[i + 1], 0)   of x: (n,)   ->   for i in n { if i < 6 and i + 1 >= n { fail } }; ...
 
 What follows from the sizes, the conditions, the definition's demands and what is asked of axes without elements (`empty_axes`) needs
-nothing. What does not is asked for before the kernel's loops, over the index variables that matter. Only rows at places that another
-tensor says are asked for where they are read (`relay.loop.guards`), and so is what depends on sums that the kernel makes itself.
+nothing. What does not is asked for before the kernel's loops, over the index variables that matter. Only an operand's rows at places that
+another tensor says are asked for where they are read (`relay.loop.guards`), and so is what depends on sums that the kernel makes itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from relay.te.ways import Way, ways
 @dataclass(frozen=True, slots=True)
 class _Read:
     """A read in a stage that may be outside where ``conditions`` are what they are said to be, for some values of ``over``. ``is_row``: it
-    is one of a tensor's rows, at a place that another tensor says. ``zero``: it is not unless some size is zero, and whether one is."""
+    is one of an operand's rows, at a place that another tensor says. ``zero``: it is not unless some size is zero, and whether one is."""
 
     load: Load
     stage: Stage
@@ -80,7 +80,15 @@ def checked(
 
 def may_read_outside(graph: TeGraph) -> bool:
     """Whether the definitions in a graph may read outside of a tensor, so that a kernel of them asks."""
-    return graph.foreign and any(True for _ in _Reads({}).open_reads(graph.outputs, graph.assumed))
+    return any(True for _ in read_outside(graph))
+
+
+def read_outside(graph: TeGraph) -> Iterator[Tensor]:
+    """The tensors outside of which the definitions in a graph may read, each as often as they do."""
+    reads = _Reads({})
+    for read in reads.open_reads(graph.outputs, graph.assumed) if graph.foreign else ():
+        assert isinstance(read.load.source, Buffer)
+        yield reads.tensors[read.load.source]
 
 
 class _Unknown(Exception):
@@ -117,7 +125,8 @@ class _Reads:
                     sizes = _sizes(load, open_, conditions, indices)
                     if sizes != ():
                         found = outside(load, open_)
-                        yield _Read(load, stage, axes, found, conditions, _is_row(load, open_), _is_zero(sizes or ()))
+                        is_row = self.is_given(load) and _is_row(load, open_)
+                        yield _Read(load, stage, axes, found, conditions, is_row, _is_zero(sizes or ()))
 
     def placed(self, node: Scalar) -> Scalar:
         """A read of a tensor as one of a buffer of its shape."""
@@ -129,6 +138,12 @@ class _Reads:
             buffer = self.buffers[tensor_key(tensor)] = Buffer("of", tensor.shape, tensor.dtype)
             self.tensors[buffer] = tensor
         return Load(buffer, node.indices, node.dtype)
+
+    def is_given(self, load: Load) -> bool:
+        """Whether a tensor is one that the kernel is given, so that it reads what the definition does: of what it makes itself it may read
+        the operands instead, which go on where that ends."""
+        assert isinstance(load.source, Buffer)
+        return tensor_key(self.tensors[load.source]) in self.operands
 
     def known(self, root: Scalar) -> Scalar:
         """An expression of what the kernel is given. Raises _Unknown."""

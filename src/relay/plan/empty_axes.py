@@ -26,7 +26,7 @@ def asked_for(kernel: Kernel, outputs: Sequence[Tensor]) -> Kernel:
     """The kernel of these tensors that fails where it would read an axis without elements; the same object where it never does."""
     checks: dict[tuple[Dim, ...], Stmt] = {}
     for stage in stages(outputs):
-        for size, counts in _reads(stage):
+        for _, size, counts in _reads(stage):
             conditions = [compare("lt", Size(size), 1)] if isinstance(size, SymDim) else []
             conditions += [compare("gt", Size(count), 0) for count in counts]
             check: Stmt = Fail(INDEX_OUT_OF_BOUNDS)
@@ -38,17 +38,37 @@ def asked_for(kernel: Kernel, outputs: Sequence[Tensor]) -> Kernel:
 
 def assured(stage: Stage) -> list[Dim]:
     """What is not negative where a stage computes anything, because the kernel that does asks for it (`asked_for`)."""
-    return [dim_sub(size, 1) for size, _ in _reads(stage)]
+    return [dim_sub(size, 1) for _, size, _ in _reads(stage)]
 
 
 def asked_of(outputs: Sequence[Tensor]) -> frozenset[tuple[Dim, tuple[Dim, ...]]]:
     """The sizes that a kernel of these tensors asks for (`asked_for`), each with those whose product says how often it is read there: it
     fails where the one is zero and none of the others is."""
-    return frozenset(read for stage in stages(outputs) for read in _reads(stage))
+    return frozenset((size, counts) for stage in stages(outputs) for _, size, counts in _reads(stage))
 
 
-def _reads(stage: Stage) -> Iterator[tuple[Dim, tuple[Dim, ...]]]:
-    """The sizes of axes in which a stage reads at places that are moved there, and what it does that as often as the product of."""
+def asked_by(stage: Stage) -> Iterator[tuple[Tensor, Dim]]:
+    """The tensors of which a stage asks that an axis has elements, each with that axis's size."""
+    return ((tensor, size) for tensor, size, _ in _reads(stage))
+
+
+def vanishes_with(count: Dim, size: Dim) -> bool:
+    """Whether a count is 0 wherever a size is."""
+    if isinstance(count, int) or isinstance(size, int):
+        return False
+    low, _ = dim_bounds(dim_sub(size, count))
+    if low is not None and low >= 0:
+        return True
+    variable = as_var(size)
+    if variable is None:
+        return False
+    _, high = dim_bounds(dim_substitute(dim_total(count), lambda v: 0 if v == variable else None))
+    return high is not None and high <= 0
+
+
+def _reads(stage: Stage) -> Iterator[tuple[Tensor, Dim, tuple[Dim, ...]]]:
+    """The tensors that a stage reads at places that are moved into an axis, the sizes of such axes, and what it does that as often as the
+    product of."""
     for body in stage_bodies(stage):
         over, value = (body.axes, body.body) if isinstance(body, Reduce) else ((), body)
         counts = tuple(dict.fromkeys((*stage.shape, *(a.extent for a in over))))
@@ -57,8 +77,8 @@ def _reads(stage: Stage) -> Iterator[tuple[Dim, tuple[Dim, ...]]]:
         for load in all_read(value):
             assert isinstance(load.source, Tensor)
             for index, size in zip(load.indices, load.source.shape, strict=True):
-                if _may_be(size, 0) and not any(_vanishes_with(c, size) for c in counts) and _is_moved(index):
-                    yield size, tuple(c for c in counts if _may_be(c, 0))
+                if _may_be(size, 0) and not any(vanishes_with(c, size) for c in counts) and _is_moved(index):
+                    yield load.source, size, tuple(c for c in counts if _may_be(c, 0))
 
 
 def _is_moved(index: Scalar) -> bool:
@@ -72,17 +92,3 @@ def _is_moved(index: Scalar) -> bool:
 def _may_be(size: Dim, least: int) -> bool:
     low, _ = dim_bounds(size)
     return low is None or low <= least
-
-
-def _vanishes_with(count: Dim, size: Dim) -> bool:
-    """Whether a count is 0 wherever a size is."""
-    if isinstance(count, int) or isinstance(size, int):
-        return False
-    low, _ = dim_bounds(dim_sub(size, count))
-    if low is not None and low >= 0:
-        return True
-    variable = as_var(size)
-    if variable is None:
-        return False
-    _, high = dim_bounds(dim_substitute(dim_total(count), lambda v: 0 if v == variable else None))
-    return high is not None and high <= 0
