@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
@@ -127,3 +129,18 @@ def test_a_layer_of_the_library_packs_what_its_steps_multiply_by(batch: int, exp
         given = [RNG.uniform(-0.3, 0.3, shape).astype(np.float32) for shape in shapes]
         found, wanted = exe(*given), relay.evaluate(module, *given)
         np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("executor", ["vm", "aot"])
+def test_a_constant_in_two_layouts_is_an_input_for_each(executor: Literal["vm", "aot"]) -> None:
+    """A convolution of unknown size packs its weights for small images, and takes them as they are for fewer products."""
+    text = """#[version = "0.0.5"]
+    def @main[b: Dim, h: Dim](%x: Tensor[(b, 64, h, 20), float32], %w: Tensor[(64, 64, 3, 3), float32]) {
+      nn.relu(nn.conv2d(%x, %w, padding=[1, 1]))
+    }"""
+    rng = np.random.default_rng(0)
+    module = relay.parse(text).bind({"w": (rng.standard_normal((64, 64, 3, 3)) * 0.1).astype("float32")})
+    exe = relay.compile(module, executor=executor, cache=False)
+    for images, height in ((1, 3), (2, 31), (0, 9)):
+        x = rng.standard_normal((images, 64, height, 20)).astype("float32")
+        np.testing.assert_allclose(np.asarray(exe(x)), np.asarray(relay.evaluate(module, x)), atol=3e-5)

@@ -198,9 +198,9 @@ def check(
             inputs or [random(s, t.dtype, n) for n, (s, t) in enumerate(zip(shapes, graph.inputs, strict=True))]
         )
         wanted = evaluate(graph.outputs, dict(zip(graph.inputs, arrays, strict=True)), env)
-        given = [_packed(a) for a in arrays]
+        given = [_packed(a) for a in (*arrays, *[arrays[0]] * (len(plan.kernel.inputs) - len(arrays)))]
         for pack in plan.packs:
-            given[pack.input_index] = _packed(evaluate([pack.packed], {pack.source: arrays[pack.input_index]})[0])
+            given[pack.input_index] = _packed(evaluate([pack.packed], {pack.source: arrays[pack.operand]})[0])
         got = [np.full(w.shape, 77).astype(w.dtype) for w in wanted]
         assert native.run(native.bind([*given, *got], env)) == 0
         for g, w in zip(got, wanted, strict=True):

@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 
 from relay import te
-from relay.ir.dim import Dim, DimVar, as_dim
-from relay.loop.ir import Transpose
+from relay.ir.dim import Dim, DimVar, as_dim, dim_add, dim_evaluate, dim_max, dim_sub
+from relay.loop.ir import Branch, Transpose
 from relay.loop.walk import statements
 from relay.op import registry
 from relay.plan import karatsuba
 from relay.plan.graph import te_graph
 from relay.plan.karatsuba import in_fewer_products
-from relay.te.scalar import Reduce, conjunction
+from relay.te.evaluate import evaluate
+from relay.te.scalar import Reduce, Size, conjunction, extent_of, transform
 from relay.te.tensor import stages
 from tests.plan.harness import HOST, check, primitive, tensor
 
-V = DimVar("n")
-N = as_dim(V)
+V, VH, VW = DimVar("n"), DimVar("h"), DimVar("w")
+N, H, W = as_dim(V), as_dim(VH), as_dim(VW)
 
 
 @pytest.fixture
@@ -33,8 +34,9 @@ def declare() -> Iterator[Callable[..., object]]:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it costs, however small."""
-    monkeypatch.setattr(karatsuba, "_GAIN", -1e9)
-    monkeypatch.setattr(karatsuba, "_LEAST", -1e9)
+    monkeypatch.setattr(karatsuba, "_GAIN", -(10**9))
+    monkeypatch.setattr(karatsuba, "_LEAST", -(10**9))
+    monkeypatch.setattr(karatsuba, "_BLOCKS", 1)
 
 
 Define = Callable[[te.Tensor, te.Tensor], te.Tensor]
@@ -84,7 +86,7 @@ def capsule(data: te.Tensor, weight: te.Tensor) -> te.Tensor:
 
 def products(fn: Any) -> list[int]:
     """How many products there are of each class of elements, of those with any."""
-    graph = in_fewer_products(te_graph(fn), HOST)
+    graph = in_fewer_products(te_graph(fn), HOST).graph
     found = [s for s in stages(graph.outputs) if s.name == "products"]
     assert all(isinstance(s.bodies[0], Reduce) for s in found)  # type: ignore[union-attr]
     return sorted(prod(a.extent for a in s.axes if a.name in ("t0", "t1")) for s in found)  # type: ignore[union-attr, misc]
@@ -174,7 +176,7 @@ def test_images_of_which_channels_lie_apart_are_turned(always: None, padding: tu
     assert products(fn) == [36]
     plan = check(fn, {}, tolerance=1e-5)
     assert sum(isinstance(s, Transpose) for s in statements(plan.kernel.body)) == 3
-    blocks = [s for s in stages(in_fewer_products(te_graph(fn), HOST).outputs) if s.name == "places"]
+    blocks = [s for s in stages(in_fewer_products(te_graph(fn), HOST).graph.outputs) if s.name == "places"]
     assert [s.shape[2:5] for s in blocks] == [(2, 3, 3)]
 
 
@@ -216,3 +218,90 @@ def test_windows_of_three_axes_stay_as_they_are(declare: Callable[..., object], 
     declare(define)
     fn = primitive([tensor((5, 5, 5, 16)), tensor((2, 2, 2, 16, 16))], lambda m, *a: m("karatsuba.op", *a))
     assert products(fn) == []
+
+
+# Of each remainder by the number of taps, and images that are less than a window, or nothing.
+SIZES = [(2, 7, 9), (1, 12, 8), (3, 5, 10), (1, 3, 3), (2, 2, 4), (1, 1, 1), (0, 6, 6), (2, 0, 5)]
+
+
+@pytest.mark.parametrize("operator", ["nn.conv2d", "nn.conv2d.vjp0"])
+@pytest.mark.parametrize(
+    ("kernel", "padding"), [((3, 3), (1, 1)), ((3, 2), (0, 0)), ((2, 3), (1, 0, 0, 2)), ((3, 1), (2, 0))]
+)
+@pytest.mark.parametrize("constant", [False, True])
+def test_images_of_unknown_size_take_fewer_products(
+    always: None, operator: str, kernel: tuple[int, int], padding: tuple[int, ...], constant: bool
+) -> None:
+    """Whether they do is decided when the kernel runs, which has the weights in both layouts if these are constants."""
+    above, left, below, right = padding if len(padding) == 4 else padding * 2
+    made = [
+        dim_max(dim_add(d, before + after + 1 - k), 0)
+        for d, before, after, k in zip((H, W), (above, left), (below, right), kernel, strict=True)
+    ]
+    given = [
+        tensor((N, 16, H, W)),
+        tensor((20, 16, *kernel)),
+        *([] if operator == "nn.conv2d" else [tensor((N, 20, *made))]),
+    ]
+    fn = primitive(given, lambda m, *a: m(operator, *a, padding=padding))
+    assert products(fn) == [prod(n * (n + 1) // 2 for n in kernel)]
+    plan = check(
+        fn,
+        *({V: n, VH: h, VW: w} for n, h, w in SIZES),
+        tolerance=1e-5,
+        constants=frozenset({1} if constant else {}),
+    )
+    assert isinstance(plan.kernel.body, Branch)
+    assert [p.input_index for p in plan.packs] == ([3 if operator == "nn.conv2d.vjp0" else 2] if constant else [])
+
+
+def test_one_unknown_axis_and_lines_take_fewer_products(always: None) -> None:
+    fn = primitive([tensor((N, 6, W)), tensor((9, 6, 3))], lambda m, x, w: m("nn.conv1d", x, w, padding=(1,)))
+    assert products(fn) == [6]
+    check(fn, *({V: n, VW: w} for n, _, w in SIZES), tolerance=1e-5)
+    fn = primitive([tensor((2, 6, 5, W)), tensor((9, 6, 3, 3))], lambda m, x, w: m("nn.conv2d", x, w, padding=(1, 0)))
+    assert products(fn) == [36]
+    check(fn, *({VW: w} for _, _, w in SIZES), tolerance=1e-5)
+
+
+def test_small_images_of_unknown_size_stay_as_they_are() -> None:
+    """What the kernel asks is what is asked of known sizes."""
+    given = [tensor((N, 64, H, W)), tensor((64, 64, 3, 3))]
+    found = in_fewer_products(te_graph(primitive(given, lambda m, *a: m("nn.conv2d", *a, padding=(1, 1)))), HOST)
+    assert not [s for s in stages(found.always.outputs) if s.name == "products"]
+    for size in (4, 7, 14, 28, 56, 400):
+        known = primitive([tensor((1, 64, size, size)), given[1]], lambda m, *a: m("nn.conv2d", *a, padding=(1, 1)))
+        sizes = {V: 1, VH: size, VW: size}
+
+        def with_sizes(node: Any) -> Any:
+            return extent_of(dim_evaluate(node.dim, sizes)) if isinstance(node, Size) else node  # noqa: B023
+
+        holds = evaluate([te.compute((1,), lambda _: te.cast(transform(found.holds, with_sizes), "int64"))], {})
+        assert bool(holds[0]) == (products(known) == [36]), size
+
+
+def test_what_is_guarded_otherwise_is_no_window_of_unknown_size(declare: Callable[..., object], always: None) -> None:
+    """A border of other places than those that there are, and a tap that moves twice as fast."""
+
+    def wider(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        r, k = te.reduce_axis(3), te.reduce_axis(x.shape[-1])
+
+        def element(h: Any, c: Any) -> Any:
+            at = h - r
+            hit = (at >= 1) & (at < te.size(x.shape[0]))
+            return te.sum(te.select(hit, x[at, k] * w[r, k, c], 0.0), (r, k))
+
+        return te.compute((x.shape[0] + 2, w.shape[-1]), element)  # type: ignore[operator]
+
+    def faster(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        r, k = te.reduce_axis(3), te.reduce_axis(x.shape[-1])
+        size = dim_max(dim_sub(x.shape[0], 4), 0)
+        return te.compute((size, w.shape[-1]), lambda h, c: te.sum(x[h + 2 * r, k] * w[r, k, c], (r, k)))
+
+    for define in (wider, faster):
+        declare(define)
+        fn = primitive([tensor((N, 5)), tensor((3, 5, 16))], lambda m, *a: m("karatsuba.op", *a))
+        assert products(fn) == []
+        check(fn, {V: 9}, {V: 4}, {V: 0}, tolerance=1e-5)
+        registry.remove("karatsuba.op")
+    declare(wider)

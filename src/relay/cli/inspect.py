@@ -47,7 +47,7 @@ def plans(module: Module, options: Options) -> View:
             f"schedule   {plan.variant}{f' ({plan.schedule})' if plan.products else ''}",
             f"operands   {operands}",
             f"sizes      {', '.join(d.name for d in k.dims) or 'none'}",
-            f"packed     {', '.join(str(p.input_index) for p in plan.packs) or 'none'}",
+            f"packed     {', '.join(str(p.operand) for p in plan.packs) or 'none'}",
             f"in place   {', '.join(f'{i} -> {o}' for i, o in k.in_place) or 'none'}",
             f"workspace  {dim_text(k.shared_bytes)} bytes, and {dim_text(k.worker_bytes)} for each thread",
             f"work       {dim_text(plan.flops)} operations, {dim_text(plan.bytes)} bytes",

@@ -106,10 +106,10 @@ def _shared_in(
         constants = frozenset(n for n, a in enumerate(call.args) if isinstance(a, Constant))
         plan = plan_of(call, constants | frozenset(numbers))
         for pack in plan.packs:
-            operand = call.args[pack.input_index]
+            operand = call.args[pack.operand]
             if isinstance(operand, Var) and _is_reused(plan, operand, target):
                 key = operand, pack.key
-                wanted.setdefault(key, []).append((id(call), pack.input_index))
+                wanted.setdefault(key, []).append((id(call), pack.operand))
                 rows[key] = rows.get(key, 0) + _rows(plan, operand)
     out: dict[int, frozenset[int]] = {}
     for key, users in wanted.items():

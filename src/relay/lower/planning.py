@@ -148,9 +148,9 @@ def plan_module(
         if shape is not None:
             shapes[id(fn)] = shape
         if plan.packs and run_graph is not None:
-            args = list(call.args)
+            args = [*call.args, *(call.args[p.operand] for p in plan.packs if p.input_index >= len(call.args))]
             for pack in plan.packs:
-                raw = args[pack.input_index]
+                raw = call.args[pack.operand]
                 if isinstance(raw, Var):
                     args[pack.input_index] = packer.packed(block, raw, pack)
                     continue
@@ -293,6 +293,8 @@ def _planned(fn: Function, plan: KernelPlan, key: PlanKey, values: Mapping[DimVa
     """A plan where it is used, with the values of variables that it has only for this. The outputs of an upper-bound operator are
     allocated at their bounds, which the expression has."""
     inputs = tuple(p.ty for p in fn.params if isinstance(p.ty, TensorType))
+    more = (pack.packed for pack in plan.packs if pack.input_index >= len(inputs))
+    inputs += tuple(TensorType(t.shape, t.dtype) for t in more)
     bounded = _is_upper_bound(fn)
     outputs: tuple[TensorType, ...]
     if bounded:

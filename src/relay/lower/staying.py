@@ -33,7 +33,7 @@ def _packed(call: Call, plan: KernelPlan) -> Weights:
     """The constants that a call's plan has packed, with the bytes of their panels."""
     found: dict[tuple[int, str], int] = {}
     for pack in plan.packs:
-        raw, elements = call.args[pack.input_index], shape_size(pack.packed.shape)
+        raw, elements = call.args[pack.operand], shape_size(pack.packed.shape)
         if isinstance(raw, Constant) and isinstance(elements, int):
             found[id(raw.data), pack.key] = elements * dtype_bits(pack.packed.dtype) // 8
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -68,11 +68,12 @@ class Residence(Enum):
 @dataclass(slots=True, eq=False)
 class Builder:
     """State of planning one kernel. ``values`` are scalars that stand for tensors inside the innermost loop of a
-    nest; ``weights`` says where packed constants are when it begins."""
+    nest; ``weights`` says where packed constants are when it begins; ``fewest`` has what some dims are at least (`TeGraph`)."""
 
     target: Target
     indices: Indices
     weights: Residence = Residence.PART
+    fewest: Mapping[Dim, int] = field(default_factory=dict)
     storage: dict[tuple[int, int], Storage] = field(default_factory=dict)
     values: dict[tuple[int, int], Scalar] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
@@ -81,6 +82,10 @@ class Builder:
     def weights_stay(self) -> bool:
         """Whether the second-level cache has all packed constants."""
         return self.weights in (Residence.WHOLE, Residence.NEAR)
+
+    def least(self, dim: Dim) -> int:
+        """What a size is at least."""
+        return max(self.fewest.get(dim, 0), dim_bounds(dim)[0] or 0)
 
     def fresh(self, hint: str) -> str:
         """A name that no other buffer of the kernel has."""

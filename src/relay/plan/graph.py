@@ -36,13 +36,15 @@ class TeGraph:
     """``inputs``: a placeholder per parameter, in order. ``outputs``: the tensors of the result, none of them an
     input. ``foreign``: a definition in it is not this package's, and may read at indices that nothing bounds; dims
     that are not negative then, by what such definitions demand, are ``assumed``. ``seldom``: it is computed for sizes
-    that are hardly ever given, so little code counts for more than speed."""
+    that are hardly ever given, so little code counts for more than speed. ``fewest``: it is computed for sizes of which these dims are
+    so much or more."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     foreign: bool = False
     assumed: tuple[Dim, ...] = ()
     seldom: bool = False
+    fewest: tuple[tuple[Dim, int], ...] = ()
 
     def stages_of(self, numbers: frozenset[int]) -> frozenset[int]:
         """The ids of the stages of inputs with these numbers."""

@@ -9,23 +9,39 @@ What is multiplied are matrices, for each pair of ``a`` and ``b`` one, so the su
 taps, one of the products, and one that puts these together. Each costs memory and time, which has to be less than what multiplying
 as many numbers takes. An element is made of the very places and taps that it is defined by, so what is not finite stays where it belongs
 (though an infinity may come out as nan); it is rounded as a sum of all pairs of a block is, not only of those that count for it.
+Where sizes are not known, what is made and what it saves are formulas of them, and the kernel asks whether it is worth it.
 Sources: Karatsuba and Ofman (1962) on multiplication; Winograd (1980) on how many products polynomials take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from math import prod
 
+from relay.ir.dim import (
+    Dim,
+    ceil_div,
+    dim_add,
+    dim_bounds,
+    dim_floordiv,
+    dim_mod,
+    dim_mul,
+    dim_sub,
+    dim_vars,
+    shape_size,
+)
+from relay.ir.dim_total import dim_evaluate_total, dim_typical
 from relay.ir.types import dtype_bits
 from relay.loop.target import Target
 from relay.plan.graph import TeGraph
 from relay.plan.windows import Window, WindowSum, window_sum
 from relay.te.interleave import interleaved
+from relay.te.reach import where_any
 from relay.te.rewrite import rewritten
 from relay.te.scalar import (
+    TRUE,
     Axis,
     Const,
     Load,
@@ -34,6 +50,7 @@ from relay.te.scalar import (
     binary,
     compare,
     conjunction,
+    extent_of,
     iteration_count,
     mentioned,
     select,
@@ -49,8 +66,13 @@ _MOST_WINDOWS = 2
 # What an element of the sums of places, of the sums of taps, and of the products takes beside its multiply-adds, in these: it is made,
 # stored and read again (one thread, from the second-level cache: 0.18, 0.20 and 0.33 ns, a multiply-add 0.017).
 _PLACES, _TAPS, _PRODUCTS = 12, 12, 20
-# So many times as much has to be saved, and so many multiply-adds: four products in place of one take a second more to compile.
-_GAIN, _LEAST = 1.05, 1 << 22
+# So many times as much has to be saved, in hundredths, and so many multiply-adds: four products in place of one take a second more to
+# compile.
+_GAIN, _LEAST = 105, 1 << 22
+# Blocks at least, where it is not known how many there are: less code is made of products that have some rows.
+_BLOCKS = 24
+# The size for which it is asked whether sums of any size take fewer products.
+_LARGE = 1 << 10
 # Elements of the products and the sums of places at most, of a part that goes through all stages by itself (`relay.plan.outer_parts`):
 # beyond that they are in memory.
 _MOST_ELEMENTS = 1 << 21
@@ -58,9 +80,40 @@ _MOST_ELEMENTS = 1 << 21
 _VECTORS = 4
 
 
-def in_fewer_products(graph: TeGraph, target: Target) -> TeGraph:
+@dataclass(frozen=True, slots=True, eq=False)
+class Fewer:
+    """A graph with the sums made so that are faster so: all of them where ``holds``, a condition on sizes, and the same graph with those
+    only that ``always`` are."""
+
+    graph: TeGraph
+    holds: Scalar
+    always: TeGraph
+
+
+def in_fewer_products(graph: TeGraph, target: Target) -> Fewer:
     """The graph with such sums made so, where that is faster."""
-    return replace(graph, outputs=rewritten(graph.outputs, lambda stage: _fewer(stage, target) or stage))
+    conditions: list[Scalar] = []
+    fewest: list[tuple[Dim, int]] = []
+
+    def fewer(stage: Stage, sometimes: bool) -> Stage:
+        found = window_sum(stage)
+        if found is None or len(found.windows) > _MOST_WINDOWS:
+            return stage
+        asked = _is_worth_it(found)
+        if asked is None or (asked and not sometimes):
+            return stage
+        if asked:
+            counts = [shape_size(tuple(c.blocks for c in classes)) for classes in _classes(found)]
+            own = shape_size(tuple(a.extent for a in found.rows if a not in found.shared))
+            conditions.extend(asked)
+            conditions.extend(compare("ge", extent_of(n), _BLOCKS) for n in counts)
+            fewest.extend((d, _BLOCKS) for n in counts for d in (n, dim_mul(own, n)))
+        return _fewer(found, target)
+
+    always = replace(graph, outputs=rewritten(graph.outputs, lambda stage: fewer(stage, False)))
+    outputs = rewritten(graph.outputs, lambda stage: fewer(stage, True))
+    made = replace(graph, outputs=outputs, fewest=tuple(fewest))
+    return Fewer(made, conjunction(conditions), always) if conditions else Fewer(always, TRUE, always)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +127,12 @@ class _Class:
     shift: int
 
     @property
-    def blocks(self) -> int:
-        return -(-self.window.places // len(self.taps))
+    def blocks(self) -> Dim:
+        return ceil_div(self.window.places, len(self.taps))
 
     @property
-    def size(self) -> int:
-        return -(-(self.window.size - self.remainder) // self.window.step)
+    def size(self) -> Dim:
+        return ceil_div(dim_sub(self.window.size, self.remainder), self.window.step)
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -111,8 +164,10 @@ class _Class:
         conditions: list[Scalar] = []
         if self.shift // n - before < 0:
             conditions.append(compare("ge", block, 0))
-        if (self.size - 1 + self.shift) // n - before >= self.blocks:
-            conditions.append(compare("lt", block, self.blocks))
+        last = dim_sub(dim_floordiv(dim_add(where_any(self.size), self.shift - 1), n), before)
+        most = dim_bounds(dim_sub(last, self.blocks))[1]
+        if most is None or most >= 0:
+            conditions.append(compare("lt", block, extent_of(self.blocks)))
         return block, conditions
 
 
@@ -122,14 +177,12 @@ def _classes(found: WindowSum) -> Iterator[tuple[_Class, ...]]:
     for w in found.windows:
         ahead = [(r, r + w.first) for r in range(w.step)]
         own = (_Class(w, r, range(f % w.step, w.count, w.step), f // w.step) for r, f in ahead)
-        each.append([c for c in own if c.taps and c.size > 0])
+        each.append([c for c in own if c.taps and not (isinstance(c.size, int) and c.size <= 0)])
     return product(*each)
 
 
-def _fewer(stage: Stage, target: Target) -> Stage | None:
-    found = window_sum(stage)
-    if found is None or len(found.windows) > _MOST_WINDOWS or not _is_worth_it(found):
-        return None
+def _fewer(found: WindowSum, target: Target) -> Stage:
+    """The sum, made of fewer products."""
     columns = _columns(found, _VECTORS * target.lanes(dtype_bits(found.dtype)))
     taps = _by_taps(found, columns)
     slid = _by_places(found)
@@ -147,25 +200,52 @@ def _fewer(stage: Stage, target: Target) -> Stage | None:
     return Compute(found.stage.name, found.stage.axes, (body,))
 
 
-def _is_worth_it(found: WindowSum) -> bool:
-    """Whether the products that are saved take longer than what is made for it."""
-    rows, columns, depth = (iteration_count(axes) for axes in (found.rows, found.columns, found.depth))
+def _is_worth_it(found: WindowSum) -> list[Scalar] | None:
+    """What has to hold of sizes so that the products which are saved take longer than what is made for it; None where they do not."""
+    known = all(w.is_known for w in found.windows)
+    if not known and any(w.step != 1 for w in found.windows):
+        return None
+
+    def count(axes: Iterable[Axis]) -> Dim:
+        return iteration_count(axes) if known else shape_size(tuple(a.extent for a in axes))
+
+    def times(*counts: Dim) -> Dim:
+        return shape_size(counts)
+
+    rows, columns, depth = map(count, (found.rows, found.columns, found.depth))
     # (A product multiplies the border that windows reach into, too.)
-    before = prod(w.size * w.count if w.step == 1 else w.hits() for w in found.windows) * rows * columns * depth
-    after = places = products = weights = 0
+    each = [times(w.size, w.count) if w.step == 1 else w.hits() for w in found.windows]
+    before = times(*each, rows, columns, depth)
+    after: Dim = 0
+    places: Dim = 0
+    products: Dim = 0
+    weights: Dim = 0
     for classes in _classes(found):
         if any(len(c.taps) > _MOST_TAPS for c in classes):
-            return False
-        pairs, blocks = prod(len(c.pairs) for c in classes), prod(c.blocks for c in classes)
-        after += pairs * blocks * rows * columns * depth
-        products += pairs * blocks * rows * columns
+            return None
+        pairs, blocks = prod(len(c.pairs) for c in classes), times(*(c.blocks for c in classes))
+        after = dim_add(after, times(pairs, blocks, rows, columns, depth))
+        products = dim_add(products, times(pairs, blocks, rows, columns))
         if pairs > 1:
-            places += pairs * blocks * rows * depth
-        weights += pairs * iteration_count(found.shared) * columns * depth
-    parts = max((iteration_count([a]) for a in found.rows), default=1)
-    if (products + places) // parts > _MOST_ELEMENTS:
-        return False
-    return before - after >= max(_LEAST, _GAIN * (_PLACES * places + _TAPS * weights + _PRODUCTS * products))
+            places = dim_add(places, times(pairs, blocks, rows, depth))
+        weights = dim_add(weights, times(pairs, count(found.shared), columns, depth))
+    parts = max((count([a]) for a in found.rows), key=dim_typical, default=1)
+    saved = dim_sub(before, after)
+    costs = dim_add(dim_add(times(_PLACES, places), times(_TAPS, weights)), times(_PRODUCTS, products))
+    gained = dim_sub(times(100, saved), times(_GAIN, costs))
+    demands = [
+        dim_sub(saved, _LEAST),
+        gained,
+        dim_sub(times(_MOST_ELEMENTS, parts), dim_add(products, places)),
+    ]
+    if any(isinstance(d, int) and d < 0 for d in demands) or _of_large(gained) < 0:
+        return None
+    return [compare("ge", extent_of(d), 0) for d in demands if not isinstance(d, int)]
+
+
+def _of_large(d: Dim) -> int:
+    """What a dim is where sizes that are not known are as large as ever counts."""
+    return d if isinstance(d, int) else dim_evaluate_total(d, dict.fromkeys(dim_vars(d), _LARGE))
 
 
 # -- the stages
@@ -283,8 +363,8 @@ def _places(slid: _Slid, classes: Sequence[_Class], pairs: Sequence[Axis], block
         for c, number in zip(classes, numbers, strict=True):
             place, own = blocks[c.window.axis], slid.places[c.window.axis]
             at[own] = binary("add", binary("mul", place, len(c.taps)), number)
-            if c.window.places % len(c.taps):
-                conditions.append(compare("lt", at[own], c.window.places))
+            if dim_mod(c.window.places, len(c.taps)) != 0:
+                conditions.append(compare("lt", at[own], extent_of(c.window.places)))
         load = slid.tensor[tuple(at.get(a, a) for a in slid.axes)]
         return select(conjunction(conditions), load, Const(0.0, load.dtype)) if conditions else load
 

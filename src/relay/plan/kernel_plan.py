@@ -125,61 +125,90 @@ class _Wanted:
     weights: Residence
 
 
-def _with_choices(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer, ...] = ()) -> KernelPlan:
+def _with_choices(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer | None, ...] = ()) -> KernelPlan:
     """A plan of the graph with a body for each outcome of the choices that sizes make."""
     choice = size_choice(graph)
     if choice is not None:
         fails = _with_choices(choice.fails, wanted, buffers)
-        holds = _with_choices(choice.holds, wanted, _operands(fails))
-        both = _either(choice.cond, holds, fails)
+        holds = _with_choices(choice.holds, wanted, _operands(graph, fails))
+        both = _either(graph, choice.cond, holds, fails)
         if both is not None:
             return both
-    plan = _planned(graph, wanted, buffers)
+    plan = _by_windows(graph, wanted, buffers)
     other = None if plan.packs or graph.seldom else divisible(graph)
     if other is None:
         return plan
-    return _either(other.holds, _planned(other.graph, wanted, _operands(plan)), plan) or plan
+    return _either(graph, other.holds, _by_windows(other.graph, wanted, _operands(graph, plan)), plan) or plan
 
 
-def _operands(plan: KernelPlan) -> tuple[Buffer, ...]:
-    return (*plan.kernel.inputs, *plan.kernel.outputs)
+def _by_windows(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer | None, ...]) -> KernelPlan:
+    """A plan of the graph, with sums over windows made of fewer products where that is faster."""
+    if graph.seldom:
+        return _planned(graph, wanted, buffers, graph)
+    fewer = in_fewer_products(graph, wanted.target)
+    plan = _planned(fewer.always, wanted, buffers, graph)
+    if fewer.graph is fewer.always:
+        return plan
+    return _either(graph, fewer.holds, _planned(fewer.graph, wanted, _operands(graph, plan), graph), plan) or plan
 
 
-def _either(cond: Scalar, one: KernelPlan, plan: KernelPlan) -> KernelPlan | None:
-    """A plan that goes by another one where a condition on sizes holds; None where the other has operands of other kinds, or one of
-    them packs constants."""
+def _operands(graph: TeGraph, plan: KernelPlan) -> tuple[Buffer | None, ...]:
+    """The buffers of a plan for the inputs of a graph and its outputs; None for what it packs."""
+    packed = {p.input_index for p in plan.packs}
+    inputs = [None if n in packed else plan.kernel.inputs[n] for n in range(len(graph.inputs))]
+    return (*inputs, *plan.kernel.outputs)
+
+
+def _either(graph: TeGraph, cond: Scalar, one: KernelPlan, plan: KernelPlan) -> KernelPlan | None:
+    """A plan of a graph that goes by another one where a condition on sizes holds. An operand that both want otherwise is an input for
+    each of its layouts. None where the other has operands of other kinds."""
     kernel, other = plan.kernel, one.kernel
-    if _operands(one) != _operands(plan) or one.packs or plan.packs:
+    packed = [(p, by.kernel.inputs[p.input_index]) for by in (plan, one) for p in by.packs]
+    laid = {buffer for _, buffer in packed}
+    inputs: list[Buffer] = []
+    for both in zip(kernel.inputs[: len(graph.inputs)], other.inputs, strict=False):
+        raw = list(dict.fromkeys(b for b in both if b not in laid))
+        if len(raw) == 2:
+            return None
+        inputs += raw or both[:1]
+    if other.outputs != kernel.outputs:
         return None
+    packs: list[Pack] = []
+    for pack, buffer in packed:
+        if buffer not in inputs:
+            inputs.append(buffer)
+        packs.append(replace(pack, input_index=inputs.index(buffer)))
     body = Branch(cond, other.body, kernel.body)
     space = layout(body)
     in_place = tuple(pair for pair in plan.in_place if pair in one.in_place)
-    both = [(n, rows) for n, rows in zip(kernel.streamed, kernel.rows, strict=True) if n in other.streamed]
+    streamed = [(n, rows) for n, rows in zip(kernel.streamed, kernel.rows, strict=True) if n in other.streamed]
     kernel = replace(
         kernel,
+        inputs=tuple(inputs),
         body=body,
         in_place=in_place,
         shared_bytes=space.shared,
         worker_bytes=space.worker,
-        streamed=tuple(n for n, _ in both),
-        rows=tuple(rows for _, rows in both),
+        streamed=tuple(n for n, _ in streamed),
+        rows=tuple(rows for _, rows in streamed),
     )
     variant = "+".join(dict.fromkeys((*one.variant.split("+"), *plan.variant.split("+"))))
     products = tuple(dict.fromkeys((*one.products, *plan.products)))
-    return replace(plan, kernel=kernel, in_place=in_place, variant=variant, products=products)
+    return replace(plan, kernel=kernel, packs=tuple(packs), in_place=in_place, variant=variant, products=products)
 
 
-def _planned(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer, ...] = ()) -> KernelPlan:
-    """A plan of the graph as it is. ``buffers``: those to use for inputs and outputs, where they are of the same kinds."""
+def _planned(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer | None, ...], asked: TeGraph) -> KernelPlan:
+    """A plan of the graph as it is. ``buffers``: those to use for inputs and outputs, where they are of the same kinds. ``asked``: the
+    graph that it was made of."""
     target, constants, schedule = wanted.target, wanted.constants, wanted.schedule
-    defined = graph.outputs
+    defined = asked.outputs
     if not graph.seldom:
-        graph = bordered(split_for_steps(term_by_term(in_fewer_products(graph, target), constants)), constants)
+        graph = bordered(split_for_steps(term_by_term(graph, constants)), constants)
         graph = factored(separated(before_guards(graph)))
         graph = lifted(in_batches(split_for_rows(grouped(graph, constants)), constants), constants)
         graph = in_parts(graph, constants)
     indices = Indices()
-    builder = Builder(target, indices, wanted.weights)
+    builder = Builder(target, indices, wanted.weights, dict(graph.fewest))
     ids = graph.stages_of(constants)
     sums = line_sums({id(stage): stage for stage in te.stages(graph.outputs)}, ids)
     kept = keep(graph, constants, indices, sums)

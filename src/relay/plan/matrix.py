@@ -27,6 +27,7 @@ from relay.plan.few_rows import few_rows
 from relay.plan.left_block import cut
 from relay.plan.nests import Member
 from relay.plan.panel_tasks import PanelTasks
+from relay.plan.panels import is_in_place
 from relay.plan.product import Product, size_of
 from relay.plan.product_nest import ProductNest
 from relay.plan.register_tiles import is_direct
@@ -35,6 +36,7 @@ from relay.plan.schedule import MODEL, Case, Schedule
 from relay.plan.side_by_side import MOST_ROWS, panels_at_once, side_by_side
 from relay.plan.term_groups import grouped_terms
 from relay.plan.tiles import PanelRun
+from relay.plan.unpacked import FEWEST
 from relay.plan.whole_rows import DEEPEST, row_by_row, row_cut
 from relay.te.scalar import compare, extent_of
 
@@ -59,6 +61,8 @@ def matrix_nest(
         return _tiles(nest, packed, schedule)
     if isinstance(rows, int):
         return few.nest() if rows <= few.most else _tiles(nest, None, schedule)
+    if builder.least(rows) >= FEWEST and is_in_place(nest):
+        return _tiles(nest, None, schedule, FEWEST)  # panels lie as they are packed
     more = _tiles(nest, None, schedule, few.most + 1)
     return Branch(compare("le", extent_of(rows), few.most), few.nest(), more)
 

@@ -34,10 +34,11 @@ from relay.te.tensor import Compute, Tensor, stage_bodies
 @dataclass(frozen=True, slots=True, eq=False)
 class Pack:
     """The layout a kernel wants for a constant: input ``input_index`` of the kernel is ``packed``, a tensor
-    expression of the raw constant ``source`` (a placeholder). ``key`` is the same for equal layouts of equal
-    shapes."""
+    expression of the raw constant ``source`` (a placeholder), which is operand ``operand`` of the primitive. Where that is wanted in
+    several layouts, the kernel has inputs more for the others. ``key`` is the same for equal layouts of equal shapes."""
 
     input_index: int
+    operand: int
     source: Tensor
     packed: Tensor
     key: str
@@ -113,7 +114,7 @@ def packs_of(
         if number is None or not {id(n) for root in read for n in loads(root)}.issuperset(readers[number]):
             continue
         packed = panels(found, indices)
-        packs[number] = Pack(number, graph.inputs[number], packed, _layout_key(graph.inputs[number], packed))
+        packs[number] = Pack(number, number, graph.inputs[number], packed, _layout_key(graph.inputs[number], packed))
         panels_of[key] = number
     return packs, panels_of
 

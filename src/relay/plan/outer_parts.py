@@ -24,7 +24,19 @@ from relay.plan.product import Product
 from relay.plan.stages import Kept
 from relay.te.index import Indices
 from relay.te.rewrite import result_of
-from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, compare, extent_of, minimum, select, transform
+from relay.te.scalar import (
+    Axis,
+    Const,
+    Load,
+    Reduce,
+    Scalar,
+    binary,
+    compare,
+    extent_of,
+    minimum,
+    select,
+    transform,
+)
 from relay.te.tensor import Compute, Tensor, stage_bodies
 
 # So often an element that products read in each part is multiplied there at least: fewer do not repay that it is read again.
@@ -174,16 +186,17 @@ def _is_left(kept: Kept, readers: Sequence[Kept], home: Mapping[int, int]) -> bo
 
 def _each(builder: Builder, found: _Shared, between: Sequence[Kept], products: Mapping[int, Product]) -> int | None:
     """How many places on the axis are a part: as many as there is room for in the second-level cache for what nests leave to each other
-    (``between``), if products are made in parts of this size. None where all of it stays there, or it is not known how large a part is."""
+    (``between``), if products are made in parts of this size. None where all of it stays there, or nothing is known of how large a part
+    is."""
     extent = found.extent()
     one = 0
     for kept in between:
         at = found.axes[id(kept.origin)]
         size = shape_size((*kept.stage.shape[:at], *kept.stage.shape[at + 1 :]))
-        if not isinstance(size, int):
+        if not isinstance(size, int) and not builder.fewest:
             return None
-        one += sum(size * dtype_bits(d) // 8 for d in kept.dtypes)
-    fewest = _fewest(found, products)
+        one += sum(dim_typical(size) * dtype_bits(d) // 8 for d in kept.dtypes)
+    fewest = _fewest(builder, found, products)
     room = builder.target.l2_bytes
     if fewest is None or dim_typical(dim_mul(one, extent)) <= room:
         return None
@@ -193,9 +206,9 @@ def _each(builder: Builder, found: _Shared, between: Sequence[Kept], products: M
     return max((n for n in even if n <= room // one), default=min(even, default=None))
 
 
-def _fewest(found: _Shared, products: Mapping[int, Product]) -> int | None:
+def _fewest(builder: Builder, found: _Shared, products: Mapping[int, Product]) -> int | None:
     """How many places on the axis a part has at least, so that what products read again in each part is multiplied often enough there; None
-    where no product has the axis, or it is not known."""
+    where no product has the axis, or nothing is known of it."""
     fewest: int | None = None
     for kept in found.stages:
         product = products.get(id(kept.origin))
@@ -205,7 +218,9 @@ def _fewest(found: _Shared, products: Mapping[int, Product]) -> int | None:
         side = next((s for s in (form.rows, form.columns) if axis in s), None)
         others = 1 if side is None else shape_size(tuple(a.extent for a in side if a is not axis))
         if not isinstance(others, int):
-            return None
+            others = builder.least(others)
+            if others == 0:
+                return None
         fewest = max(fewest or 1, 1 if side is None else -(-_FEWEST // max(others, 1)))
     return fewest
 

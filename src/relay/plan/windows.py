@@ -2,7 +2,8 @@
 
     y[h, c] = sum(select(h - r + f is a multiple of s, and (h - r + f) / s a place, x[(h - r + f) / s, k] * w[r, k, c], 0), (r, k))
 
-is a window of steps ``s``: whatever a definition has for index and guard, what both are everywhere says whether they are this.
+is a window of steps ``s``: whatever a definition has for index and guard, what both are everywhere says whether they are this. Where
+sizes are not known, these are asked as polynomials, and the step is one.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from relay.ir.dim import Dim, dim_add, dim_sub
 from relay.te.evaluate import evaluate
 from relay.te.index import Indices
+from relay.te.reach import where_any
 from relay.te.scalar import (
     Axis,
+    Compare,
     Const,
     Load,
     Reduce,
@@ -47,7 +51,7 @@ class Window:
     at: int
     step: int
     first: int
-    places: int
+    places: Dim
     turned: bool
 
     @property
@@ -56,12 +60,17 @@ class Window:
         return self.tap.extent
 
     @property
-    def size(self) -> int:
-        assert isinstance(self.axis.extent, int)
+    def size(self) -> Dim:
         return self.axis.extent
 
+    @property
+    def is_known(self) -> bool:
+        """Whether its sizes are."""
+        return isinstance(self.size, int) and isinstance(self.places, int)
+
     def hits(self) -> int:
-        """How many pairs of place and tap there are that hit an element."""
+        """How many pairs of place and tap there are that hit an element, of known sizes."""
+        assert isinstance(self.size, int) and isinstance(self.places, int)
         at = (self.step * p + t - self.first for p in range(self.places) for t in range(self.count))
         return sum(0 <= h < self.size for h in at)
 
@@ -104,7 +113,8 @@ class WindowSum:
 
 
 def window_sum(stage: Stage) -> WindowSum | None:
-    """See a stage as such a sum, of known size but the rows, which reads inside of its tensors; None where it is none."""
+    """See a stage as such a sum, which reads inside of its tensors and of which taps, depth and columns are known; None where it is
+    none."""
     summed = float_sum(stage)
     if summed is None:
         return None
@@ -178,12 +188,57 @@ def _windows(
     return tuple(out)
 
 
-def _window(axis: Axis, tap: Axis, at: int, index: Scalar, guard: Sequence[Scalar], places: object) -> Window | None:
+def _window(axis: Axis, tap: Axis, at: int, index: Scalar, guard: Sequence[Scalar], places: Dim) -> Window | None:
     """The window whose place is an index under a guard."""
-    if not isinstance(axis.extent, int) or not isinstance(tap.extent, int) or not isinstance(places, int):
+    if not isinstance(tap.extent, int) or any(isinstance(n, Load) for c in (index, *guard) for n in walk(c)):
         return None
-    # What sizes that are not known say, or other tensors, is not the same in every run.
-    if any(isinstance(n, Load | Size) for c in (index, *guard) for n in walk(c)):
+    if isinstance(axis.extent, int) and isinstance(places, int):
+        return _counted(axis, tap, at, index, guard, places)
+    return _proved(axis, tap, at, index, guard, places)
+
+
+def _proved(axis: Axis, tap: Axis, at: int, index: Scalar, guard: Sequence[Scalar], places: Dim) -> Window | None:
+    """The window of any size, if place, element and tap differ by a number, and what is asked is whether there is such a place."""
+    assert isinstance(tap.extent, int)
+    indices = Indices()
+    # (Of nothing no element is asked for.)
+    some = Axis(axis.name, where_any(axis.extent))
+    index, *guard = (substitute(c, {axis: some}) for c in (index, *guard))
+    place, element, own = indices.poly(index), indices.axis(some), indices.axis(tap)
+    behind = dim_sub(place, element)
+    turned = isinstance(dim_sub(behind, own), int)
+    rest = dim_sub(behind, own) if turned else dim_add(behind, own)
+    if not isinstance(rest, int):
+        return None
+    ends = place, dim_sub(dim_sub(places, 1), place)
+    asked = [_asks(indices, condition) for condition in guard]
+    if any(a is None or not (a in ends or _is_count(indices, a)) for a in asked):
+        return None
+    if not indices.within(place, places) and not all(e in asked or _is_count(indices, e) for e in ends):
+        return None
+    return Window(axis, tap, at, 1, rest + (tap.extent - 1 if turned else 0), places, turned)
+
+
+def _asks(indices: Indices, condition: Scalar) -> Dim | None:
+    """What a comparison asks to be no less than zero; None for other conditions."""
+    match condition:
+        case Compare("ge" | "gt" | "le" | "lt" as op, a, b) if a.dtype == "int64":
+            more, less = (a, b) if op in ("ge", "gt") else (b, a)
+            return dim_sub(dim_sub(indices.poly(more), indices.poly(less)), int(op in ("gt", "lt")))
+        case _:
+            return None
+
+
+def _is_count(indices: Indices, d: Dim) -> bool:
+    least = indices.bounds(d)[0]
+    return least is not None and least >= 0
+
+
+def _counted(axis: Axis, tap: Axis, at: int, index: Scalar, guard: Sequence[Scalar], places: int) -> Window | None:
+    """The window of known sizes, whatever index and guard are written like."""
+    assert isinstance(axis.extent, int) and isinstance(tap.extent, int)
+    # What sizes that are not known say is not the same in every run.
+    if any(isinstance(n, Size) for c in (index, *guard) for n in walk(c)):
         return None
     if axis.extent * tap.extent > _MOST_PAIRS:
         return None

@@ -102,7 +102,7 @@ def _demands(load: Load, number: int, axes: Sequence[Axis], facts: Facts) -> Ite
     assert isinstance(load.source, Tensor)
     index, size = load.indices[number], load.source.shape[number]
     indices = Indices()
-    extents = {v: _positive(a.extent) for a in axes if (v := indices.variable(a)) is not None}
+    extents = {v: where_any(a.extent) for a in axes if (v := indices.variable(a)) is not None}
     ends = _ends(indices.poly(index), extents, indices, set())
     if ends is None:
         return
@@ -112,7 +112,7 @@ def _demands(load: Load, number: int, axes: Sequence[Axis], facts: Facts) -> Ite
     for extent in dict.fromkeys(a.extent for a in axes):
         low, _ = dim_bounds(extent)
         if low is None or low < 1:
-            facts.assume(dim_sub(_positive(extent), 1))
+            facts.assume(dim_sub(where_any(extent), 1))
             some = dim_mul(some, extent)
     some = dim_min(1, some)
     what = f"index {number} of {load.source.name}"
@@ -132,7 +132,7 @@ def _demands(load: Load, number: int, axes: Sequence[Axis], facts: Facts) -> Ite
         yield Demand(dim_total(left), dim_total(right), why, "<=")
 
 
-def _positive(extent: Dim) -> Dim:
+def where_any(extent: Dim) -> Dim:
     """What an extent is where it is not 0: one that is cut off there is what is cut."""
     atoms = tuple(dim_atoms(extent))
     if isinstance(extent, SymDim) and extent == as_dim(atoms[0]) and isinstance(atoms[0], DimOp):
