@@ -7,6 +7,9 @@ A part that stays the same along the innermost loop is computed before it wherev
 same over an axis around that, would be computed again for each element of that axis. What a matrix product reads is left to it. Axes
 along which values go to a place that is computed (`te.scatter`) are gone through by nothing: a part of the place is one too. Of an axis
 of which only parts are gone through (`te.spans`) a stage would make all elements, for each of what says where the parts are.
+
+Places are parts too where they are quotients of what moves by steps that the divisor is no multiple of, as those of an image that is made
+larger are: no vector divides integers, and what is read there is gathered one by one anyhow.
 """
 
 from __future__ import annotations
@@ -14,8 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from relay.ir.dim import Dim
 from relay.plan.expand import cost
 from relay.plan.graph import TeGraph
+from relay.plan.quotients import divides_dearly, quotients
 from relay.plan.stages import contraction
 from relay.te.index import Indices
 from relay.te.rewrite import rewritten
@@ -46,7 +51,7 @@ def lifted(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
 
 
 def _lifted(stage: Stage, constants: frozenset[int]) -> Stage:
-    if not isinstance(stage, Compute) or all(cost(b) < _DEAR_ALONE for b in stage.bodies):
+    if not isinstance(stage, Compute):
         return stage
     if contraction(stage, constants) is not None:
         return stage
@@ -59,10 +64,18 @@ def _lifted(stage: Stage, constants: frozenset[int]) -> Stage:
     spread = as_spread(stage, Indices())
     spans = {} if spread is None else spread.spans
     made: dict[int, Scalar] = {}
+    alike: dict[Dim, Scalar] = {}
+    indices = Indices()
     for body in stage.bodies:
         for part, own in _parts(body.body if isinstance(body, Reduce) else body, axes, moving, places, spans):
-            (result,) = stage_over(f"{stage.name}_part", own, (part,))
-            made[id(part)] = Load(result, tuple(own), part.dtype)
+            place = indices.poly(part) if part.dtype == "int64" else None
+            if place not in alike:
+                (result,) = stage_over(f"{stage.name}_part", own, (part,))
+                made[id(part)] = Load(result, tuple(own), part.dtype)
+                if place is not None:
+                    alike[place] = made[id(part)]
+            else:
+                made[id(part)] = alike[place]
     if not made:
         return stage
     memo: dict[int, Scalar] = dict(made)
@@ -79,9 +92,12 @@ def _parts(
     todo, seen = [root], set[int]()
     while todo:
         node = todo.pop()
-        if id(node) in seen or isinstance(node, Load):
+        if id(node) in seen:
             continue
         seen.add(id(node))
+        if isinstance(node, Load):
+            todo += [n for i in reversed(node.indices) for n in quotients(i)]
+            continue
         mine = mentions[id(node)]
         chosen = {a for axis in mine & choosing.keys() for a in choosing[axis]}
         times = iteration_count(a for a in axes if a not in mine and a not in chosen)
@@ -91,7 +107,7 @@ def _parts(
             and not mine.isdisjoint(moving)
             and mine.isdisjoint(places)
             and node.dtype != "bool"
-            and cost(node) >= (_DEAR_ALONE if places else _DEAR)
+            and (cost(node) >= (_DEAR_ALONE if places else _DEAR) or divides_dearly(node))
             and Indices().reads_inside(node)
         ):
             found[id(node)] = node, [a for a in axes if a in mine]

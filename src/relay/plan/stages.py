@@ -14,10 +14,12 @@ from typing import Final
 
 from relay import te
 from relay.ir.dim import Dim, SymDim, dim_mod, dim_mul, dim_sub, shape_size
+from relay.ir.dim_total import dim_typical
 from relay.ir.types import is_float, is_integer
 from relay.plan.expand import Expander, Inline, is_expensive
 from relay.plan.graph import TeGraph, loads
 from relay.plan.pairs import Pairing, pairing
+from relay.plan.quotients import divides_dearly, quotients
 from relay.te.index import Indices
 from relay.te.interleave import as_interleave
 from relay.te.rewrite import output_dtypes
@@ -41,6 +43,10 @@ from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bod
 
 # How much of a stage is evaluated again for an element at most, in nodes of its expression: what it costs to keep it.
 _AGAIN = 64
+# What a load takes in these where neighbours read what lies anywhere.
+_GATHERED = 16
+# So many times what is read may be made for that.
+_MOST_LEFT = 8
 # What is turned once in registers, if it is read at so many places, or made of so many: each of them would be read across memory.
 _TURNED_READS = 4
 
@@ -373,7 +379,7 @@ def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[in
             or any(isinstance(b, Reduce) for b in stage.bodies)
             or (feeds and (not is_index_map(stage) or _goes_round(stage)))
         )
-        if not must and any(is_expensive(b) for b in stage_bodies(stage)):
+        if not must and any(is_expensive(b) or divides_dearly(b) for b in stage_bodies(stage)):
             must = len(mine) > 1 or any(_repeats(by_id[u], stage) for u in mine)
         if not must and is_index_map(stage) and _goes_round(stage):
             must = any(_repeats(by_id[u], stage) for u in mine)
@@ -383,7 +389,10 @@ def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[in
         if not must and not is_index_map(stage):
             must = any(is_index_map(r) and _turns(r) for r in readers.get(key, ())) and _is_turned_whole(stage)
         if not must and not is_index_map(stage):
-            must = (places[key] - 1) * sum(len(walk(b)) for b in stage_bodies(stage)) > _AGAIN
+            again = sum(len(walk(b)) for b in stage_bodies(stage))
+            if any(_gathers(r, stage) for r in readers.get(key, ())):
+                again += _GATHERED * sum(len(loads(b)) for b in stage_bodies(stage))
+            must = (places[key] - 1) * again > _AGAIN
         if must:
             chosen.add(key)
         else:
@@ -402,6 +411,27 @@ def _reads(reader: Stage, producer: int) -> int:
         if isinstance(load.source, Tensor) and id(load.source.stage) == producer
     }
     return len(found)
+
+
+def _gathers(reader: Compute | Scan, producer: Stage) -> bool:
+    """Whether neighbours on the reader's last axis read another stage, most of which is read, at places that only a division finds, or a
+    table of such places has."""
+    if not reader.axes or dim_typical(shape_size(producer.shape)) > _MOST_LEFT * dim_typical(shape_size(reader.shape)):
+        return False
+
+    def is_divided(at: Scalar) -> bool:
+        tables = [load.source.stage for load in loads(at) if isinstance(load.source, Tensor)]
+        counted = all(isinstance(t, Compute) and not any(map(loads, t.bodies)) for t in tables)
+        return reader.axes[-1] in mentioned(at) and (bool(quotients(at)) or (bool(tables) and counted))
+
+    read = [load for body in stage_bodies(reader) for load in loads(body)]
+    return any(
+        isinstance(load.source, Tensor)
+        and load.source.stage is producer
+        and load.indices
+        and is_divided(load.indices[-1])
+        for load in read
+    )
 
 
 def _is_turned_whole(stage: Stage) -> bool:

@@ -1,0 +1,35 @@
+"""Quotients that no loop counts: places along an axis that is gone through by steps which the divisor is no multiple of.
+
+    a[(2 * w * i + w - 112) // 224]
+
+is read where an image is made larger. No vector divides integers, and nobody knows which neighbours are read at one place; so such
+numbers are worth remembering, where they are asked for again and again.
+"""
+
+from __future__ import annotations
+
+from relay.te.index import Indices
+from relay.te.scalar import Binary, Load, Reduce, Scalar, binary, mentioned, walk
+
+
+def quotients(index: Scalar) -> list[Scalar]:
+    """The quotients in an index of one axis that moves what is divided by such a step that neighbours are no digits of each other."""
+    found: list[Scalar] = []
+    for node in walk(index):
+        if isinstance(node, Binary) and node.op == "floordiv" and node.dtype == "int64" and len(mentioned(node)) == 1:
+            indices = Indices()
+            (axis,) = mentioned(node)
+            divisions = indices.divisions(indices.poly(node))
+            if any(indices.coefficient(above, axis) not in (1, -1) for above, _ in divisions):
+                found.append(node)
+    return found
+
+
+def divides_dearly(node: Scalar) -> bool:
+    """Whether a part is such a quotient, or a float made of nothing else but what is left over of one."""
+    if node.dtype == "int64":
+        return isinstance(node, Binary) and node.op == "floordiv" and any(q is node for q in quotients(node))
+    return not any(isinstance(n, Load | Reduce) for n in walk(node)) and any(
+        isinstance(n, Binary) and n.op == "mod" and n.dtype == "int64" and quotients(binary("floordiv", n.a, n.b))
+        for n in walk(node)
+    )

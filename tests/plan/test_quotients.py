@@ -1,0 +1,84 @@
+"""Places that only a division finds are made once for all lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from relay import te
+from relay.ir.dim import Dim, DimVar, as_dim
+from relay.loop.ir import Buffer
+from relay.loop.walk import buffers_used
+from relay.op import registry
+from relay.plan.kernel_plan import KernelPlan
+from relay.plan.quotients import quotients
+from relay.te.scalar import Axis, Scalar, extent_of
+from tests.plan.harness import check, primitive, tensor
+
+VC, VH, VW = DimVar("c"), DimVar("h"), DimVar("w")
+C, H, W = as_dim(VC), as_dim(VH), as_dim(VW)
+SIZES = [{VC: c, VH: h, VW: w} for c, h, w in ((3, 7, 9), (1, 20, 41), (2, 1, 1), (0, 3, 3), (1, 28, 14), (2, 90, 7))]
+
+
+def tables(plan: KernelPlan) -> list[Buffer]:
+    """What is allocated of places and of shares, which are of one line."""
+    return [b for b in buffers_used(plan.kernel.body) if b.dtype == "int64" or "_part" in b.name]
+
+
+@pytest.mark.parametrize("mode", ["half_pixel", "align_corners", "asymmetric"])
+@pytest.mark.parametrize("method", ["linear", "nearest_neighbor"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("size", [[19, 23], [1, 40]])
+def test_images_are_resized_by_tables(mode: str, method: str, layout: str, size: list[int]) -> None:
+    shape: tuple[Dim, ...] = (1, C, H, W) if layout == "NCHW" else (1, H, W, C)
+    fn = primitive(
+        [tensor(shape)],
+        lambda m, x: m(
+            "image.resize2d", x, size=size, layout=layout, method=method, coordinate_transformation_mode=mode
+        ),
+    )
+    plan = check(fn, *SIZES, tolerance=1e-5)
+    # (Lanes along channels are all of one place.)
+    assert bool(tables(plan)) == (layout == "NCHW")
+
+
+def test_one_axis_is_finished_before_what_gathers_along_it() -> None:
+    """Each place of a line between two of the image would be made again for both of its neighbours, by reads of single elements."""
+    fn = primitive([tensor((1, C, H, W))], lambda m, x: m("image.resize2d", x, size=[40, 40], layout="NCHW"))
+    assert [b.name for b in buffers_used(check(fn, *SIZES, tolerance=1e-5).kernel.body) if b.name == "between"]
+    # What would mostly not be read is not made.
+    fn = primitive([tensor((1, 3, 20, 2000))], lambda m, x: m("image.resize2d", x, size=[20, 30], layout="NCHW"))
+    assert not [b.name for b in buffers_used(check(fn, {}, tolerance=1e-5).kernel.body) if b.name == "between"]
+
+
+@pytest.mark.parametrize(
+    ("index", "is_one"),
+    [
+        (lambda i: (i * extent_of(H) + 3) // 7, True),
+        (lambda i: (i * 5 + 3) // 7, True),
+        (lambda i: (i + 3) // 7, False),  # neighbours are in one place, or in the next
+        (lambda i: (i * 14 + 3) // 7, False),
+        (lambda i: i // extent_of(H), False),
+        (lambda i: i * 5 + 3, False),
+    ],
+)
+def test_which_quotients_are_looked_up(index: Callable[[Scalar], Any], is_one: bool) -> None:
+    assert bool(quotients(index(Axis("i", 100)))) == is_one
+
+
+@pytest.fixture
+def declare() -> Iterator[Callable[..., object]]:
+    yield lambda define: registry.operator("quotients.op")(define)
+    registry.remove("quotients.op")
+
+
+def test_places_of_one_row_are_computed_where_they_are_read(declare: Callable[..., object]) -> None:
+    def stretched(x: te.Tensor) -> te.Tensor:
+        size = te.size(x.shape[0])
+        return te.compute((50,), lambda i: x[te.minimum((i * size) // 50, size - 1)])
+
+    declare(stretched)
+    fn = primitive([tensor((W,))], lambda m, x: m("quotients.op", x))
+    assert not tables(check(fn, {VW: 7}, {VW: 60}))
