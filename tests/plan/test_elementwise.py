@@ -12,7 +12,7 @@ from relay.ir.expr import Expr, Function
 from relay.ir.types import TensorType
 from relay.loop.ir import For, Kernel, Store, Transpose
 from relay.loop.walk import nodes, statements
-from relay.te.scalar import Load
+from relay.te.scalar import Binary, Cast, Load, walk
 from tests.plan.harness import HOST, Maker, check, primitive, tensor
 
 V = DimVar("n")
@@ -278,3 +278,13 @@ def test_a_few_iterations_behind_unknown_extents_stay_loops() -> None:
     (outer,) = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "parallel"]
     inside = [s.var.extent for s in statements(outer.body) if isinstance(s, For) and s.kind == "serial"]
     assert inside[-2:] == [3, 4]
+
+
+def test_what_the_ranges_of_indices_decide_is_not_asked() -> None:
+    """How many elements of an image of unknown size a window without a border has."""
+    h, w = DimVar("h"), DimVar("w")
+    image = tensor((2, 3, as_dim(h), as_dim(w)))
+    fn = primitive([image], lambda m, x: m("nn.avg_pool2d", x, pool_size=(2, 2), strides=(2, 2)))
+    plan = check(fn, *({h: a, w: b} for a, b in ((4, 6), (5, 7), (1, 9), (40, 33))))
+    made = [n for n in nodes(plan.kernel.body) if isinstance(n, Cast) and n.a.dtype == "int64"]
+    assert made and not any(isinstance(k, Binary) and k.op in ("min", "max") for n in made for k in walk(n))

@@ -157,3 +157,17 @@ def test_sums_of_which_none_reads_what_another_does_keep_their_long_runs() -> No
     plan = check(fn)
     sums = [s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc) and s.buffer.name.startswith("acc")]
     assert len(sums) == 1
+
+
+@pytest.mark.parametrize(("taps", "step"), [(5, 1), (2, 1), (3, 2)])
+def test_a_line_of_unknown_length_is_summed_some_vectors_at_once(taps: int, step: int) -> None:
+    """What is left over of it goes vector by vector: sums of one vector after the other would wait for themselves."""
+    n = DimVar("n")
+    fn = primitive(
+        [tensor((4, 64, as_dim(n))), tensor((64, 1, taps))],
+        lambda m, x, w: m("nn.conv1d", x, w, padding=(1,), strides=(step,), groups=64),
+    )
+    plan = check(fn, *({n: size} for size in (0, 1, 3, 16, 63, 64, 65, 128, 129, 200, 333)))
+    sums = {s.buffer.shape for s in statements(plan.kernel.body) if isinstance(s, Alloc) and "acc" in s.buffer.name}
+    lanes = HOST.lanes(32)
+    assert sums == {(lanes,), (4 * lanes,)} or (taps, step) != (5, 1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from relay.ir.dim import Dim
+from relay.ir.dim import Dim, dim_sub
 from relay.ir.types import is_float
 from relay.te.index import Indices
 from relay.te.scalar import (
@@ -113,6 +113,8 @@ class Expander:
                 return done[1]
             case Compare() if operands[0].dtype == "int64":
                 return self.indices.compare(node.op, operands[0], operands[1])
+            case Binary(op="min" | "max") if node.dtype == "int64":
+                return self._extreme(node, *operands)
             case Cast() if operands[0].dtype == "int64" and _divides(operands[0]) and not self._by_none(operands[0]):
                 # The remainder of what may be negative is dear in vectors, and the quotient is an index too.
                 return rebuild(node, (self.indices.simplify(operands[0]),))
@@ -124,6 +126,15 @@ class Expander:
                 return _logical(node, operands, absorbing=True)
             case _:
                 return rebuild(node, operands)
+
+    def _extreme(self, node: Binary, a: Scalar, b: Scalar) -> Scalar:
+        """The less or the greater of two indices, decided where their ranges decide it."""
+        low, high = self.indices.bounds(dim_sub(self.indices.poly(a), self.indices.poly(b)))
+        if low is not None and low >= 0:
+            return a if node.op == "max" else b
+        if high is not None and high <= 0:
+            return b if node.op == "max" else a
+        return rebuild(node, (a, b))
 
     def _by_none(self, root: Scalar) -> bool:
         """Whether an expression of axes and sizes may divide by a size of zero, where a value, other than an index, is still asked

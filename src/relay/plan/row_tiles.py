@@ -19,7 +19,7 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
-from relay.ir.dim import ceil_div
+from relay.ir.dim import ceil_div, dim_floordiv, dim_mul, dim_sub
 from relay.loop.ir import Buffer, For, Stmt, Store
 from relay.plan.build import allocate, ceiling, seq, serial, vectorized
 from relay.plan.reduction import accumulator, combine, initial
@@ -98,7 +98,9 @@ def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
             return None
         across, part, position = held_lanes(line, lanes)
         steps, tap = _steps_and_tap(emitter, plan, value, others, 1, line)
-        return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part], tap, line)
+        if steps:
+            return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part], tap, line)
+        return _in_wide_blocks(emitter, plan, value, others, line, lanes)
     most = min(_VECTORS * lanes, line.extent)
     size = max(n for n in range(1, most + 1) if line.extent % n == 0)
     if 2 * size < (lanes if size == line.extent else _VECTORS * lanes):
@@ -108,6 +110,26 @@ def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
     across = Lanes(lane, Const(size, "int64"), size)
     steps, tap = _steps_and_tap(emitter, plan, value, others, -(-size // lanes), line)
     return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part], tap, line)
+
+
+def _in_wide_blocks(
+    emitter: Emitter, plan: MemberPlan, value: Reduce, others: Sequence[Axis], line: Axis, lanes: int
+) -> Stmt:
+    """The sums along a line of unknown length: some vectors at once, which do not wait for each other, and what is left over one by one."""
+    size = _VECTORS * lanes
+    part, lane = Axis(line.name, dim_floordiv(line.extent, size)), Axis("lane", size)
+    wide = Lanes(lane, Const(size, "int64"), size)
+    first = dim_mul(part.extent, size)
+    left = Axis(line.name, dim_sub(line.extent, first))
+    across, block, behind = held_lanes(left, lanes)
+    bodies = []
+    for vectors, each, at, loop in (
+        (_VECTORS, wide, binary("add", binary("mul", part, size), lane), part),
+        (1, across, binary("add", extent_of(first), behind), block),
+    ):
+        _, tap = _steps_and_tap(emitter, plan, value, [], vectors, line)
+        bodies.append(_in_blocks(emitter, plan, others, {}, each, {line: at}, [loop], tap, line))
+    return seq(bodies)
 
 
 def rows_at_once(emitter: Emitter, plan: MemberPlan, rows: Sequence[Axis]) -> dict[Axis, int]:
