@@ -32,7 +32,18 @@ from relay.plan.rows_across import across, held, turned
 from relay.plan.short_rows import Short, computes, of_small_matrices
 from relay.plan.space import Accesses, Space, accesses
 from relay.plan.strips import strips
-from relay.te.scalar import Axis, Const, Reduce, Scalar, binary, compare, conjunction, extent_of, minimum
+from relay.te.scalar import (
+    Axis,
+    Const,
+    Reduce,
+    Scalar,
+    binary,
+    compare,
+    conjunction,
+    extent_of,
+    iteration_count,
+    minimum,
+)
 from relay.te.tensor import Scan, stage_bodies
 
 # Strides of what lies beside each other, in either order.
@@ -299,6 +310,11 @@ def _across_rows(
         if isinstance(plan.member.kept.stage, Scan):
             axis = plan.member.kept.stage.axes[plan.member.kept.stage.dim]
             votes += 1
+        elif plan.reduced and plan.inner and iteration_count(plan.inner[-1:]) >= lanes:
+            # Sums beside each other, as many as lanes: those that lie along memory are best made so.
+            line = plan.inner[-1]
+            steps = [(indices.coefficient(p, line), indices.coefficient(p, last)) for p in found.polys]
+            votes -= sum(own in _NEIGHBOURS and row not in (0, *_NEIGHBOURS) for own, row in steps)
         for poly in found.polys:
             along_axis, along_row = indices.coefficient(poly, axis), indices.coefficient(poly, last)
             if along_axis == 0 or along_row == 0:
