@@ -118,6 +118,7 @@ def programs() -> Iterator[Program]:
         )
     yield from small_matrices()
     yield from matrices_by_columns()
+    yield from rows_of_neighbours()
 
 
 def small_matrices() -> Iterator[Program]:
@@ -155,6 +156,15 @@ def matrices_by_columns() -> Iterator[Program]:
         yield program(f"rows that choose a constant matrix{size}", body, given, ("w",))
         yield program(f"rows that choose their matrix{size}", body, given)
         yield program(f"gradients of rows that choose their matrix{size}", f"sum(tanh({body}))", given, gradients=True)
+
+
+def rows_of_neighbours() -> Iterator[Program]:
+    """Attention to the rows that each row chooses."""
+    chosen = 'cast(abs(%i) * 10000f, dtype="int64")'
+    body = f"sum(expand_dims(nn.softmax(%s), axis=2) * take(%v, {chosen}, axis=0), axis=[1])"
+    for rows, keys, width in ((256, 16, 64), (1000, 32, 96), (64, 20, 300)):
+        shapes: dict[str, tuple[int, ...]] = {"s": (rows, keys), "i": (rows, keys), "v": (rows, width)}
+        yield program(f"attention to chosen rows: {rows} x {keys} x {width}", body, shapes)
 
 
 def build(commit: str, folder: Path) -> Path:

@@ -368,6 +368,22 @@ def test_mean_pooling_with_a_mask_runs_across_columns() -> None:
     check(primitive([tensor((N, 384)), tensor((N, 1))], build), {V: 70}, inputs=[random((70, 384), "float32"), k])
 
 
+@pytest.mark.parametrize("n", [40, N])
+def test_sums_over_chosen_rows_run_along_these(n: int | DimVar) -> None:
+    """What lies at neighbouring steps is the same for all columns; the rows that it chooses would be collected one by one."""
+
+    def build(m: Maker, s: Expr, v: Expr, i: Expr) -> Expr:
+        shares = m("expand_dims", m("nn.softmax", s), axis=2)
+        return m("sum", m("multiply", shares, m("take", v, i, axis=0)), axis=1)
+
+    args = [tensor((n, 17)), tensor((n, 48)), tensor((n, 17), "int64")]
+    chosen = np.random.default_rng(0).integers(0, 40, (40, 17))
+    inputs = [random((40, 17), "float32"), random((40, 48), "float32"), chosen]
+    kernel = check(primitive(args, build), {V: 40}, inputs=inputs).kernel
+    loops = [s for s in statements(kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
+    assert not any(kernel.inputs[1] in buffers_read(loop) and loop.var.name.startswith("k") for loop in loops)
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_scans(axis: int) -> None:
     check(primitive([tensor((3, N, 33))], lambda m, x: m("cumsum", m("exp", x), axis=axis)), *SIZES, tolerance=1e-4)

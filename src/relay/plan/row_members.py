@@ -145,9 +145,11 @@ class Emitter:
         if isinstance(inner.extent, int) and inner.extent < lanes:
             return True
         found = accesses(self.builder.indices, [b.body for b in self.values(plan) if isinstance(b, Reduce)], [])
-        along = sum(self.builder.indices.coefficient(p, axis) == 1 for p in found.polys)
-        across = sum(self.builder.indices.coefficient(p, inner) == 1 for p in found.polys)
-        return along > across
+        along = [self.builder.indices.coefficient(p, axis) for p in found.polys]
+        across = [self.builder.indices.coefficient(p, inner) for p in found.polys]
+        # Lanes that have to be collected one by one cost more than anything that is the same for all of them.
+        apart = [sum(step not in (0, 1, -1) for step in steps) for steps in (along, across)]
+        return apart[0] < apart[1] if apart[0] != apart[1] else along.count(1) > across.count(1)
 
     def _reduce_row(self, plan: MemberPlan) -> Stmt:
         """One element: accumulators in registers, lanes along the innermost reduced axis."""
