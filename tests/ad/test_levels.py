@@ -310,3 +310,64 @@ def @main(%t: T, %w: Tensor[({H}, {H}), float64], %u: Tensor[({H}, {H}), float64
     assert goes_by_level(differentiated(relay.grad(module, (1, 2))))
     assert Derivatives(module, (1, 2)).problem((value, normal(H, H), np.zeros((H, H))), compiled=True) is None
     assert Derivatives(module, (1, 2)).problem((t.Odd(value), normal(H, H), normal(H, H)), compiled=True) is None
+
+
+WORD = f"Tensor[(1, {D}), float64]"
+# What is done with a list of lists of words; `@pool` with one of these, and with what has been made of them.
+LISTS = {
+    "a sum of products": f"""def @main(%d: List[{WORD}], %w: Tensor[({D}, {D}), float64], %u: Tensor[(1, {D}), float64]) {{
+  @foldl(fn (%s: {WORD}, %x: {WORD}) {{ %s + tanh(nn.dense(%x, %w)) * %u }}, zeros(shape=[1, {D}], dtype="float64"), %d)
+}}""",
+    "the greatest of mapped items": f"""def @main(%d: List[{WORD}], %w: Tensor[({D}, {D}), float64], %u: Tensor[(1, {D}), float64]) {{
+  let %y = @map(fn (%x: {WORD}) {{ nn.dense(tanh(nn.dense(%x, %w) + %u), %w) }}, %d);
+  @foldl(fn (%s: {WORD}, %x: {WORD}) {{ maximum(%s, %x) }}, full(-9f64, shape=[1, {D}], dtype="float64"), %y)
+}}""",
+    "sums in a sum": f"""def @all(%s: List[{WORD}], %w: Tensor[({D}, {D}), float64]) -> {WORD} {{
+  nn.dense(@foldl(fn (%a: {WORD}, %x: {WORD}) {{ %a + tanh(nn.dense(%x, %w)) }}, zeros(shape=[1, {D}], dtype="float64"), %s), %w)
+}}
+def @main(%d: List[List[{WORD}]], %w: Tensor[({D}, {D}), float64], %u: Tensor[(1, {D}), float64]) {{
+  @foldl(fn (%a: {WORD}, %s: List[{WORD}]) {{ %a + sigmoid(@all(%s, %w)) * %u }}, zeros(shape=[1, {D}], dtype="float64"), %d)
+}}""",
+    "one function at both levels": f"""def @pool(%s: List[{WORD}], %w: Tensor[({D}, {D}), float64], %u: Tensor[(1, {D}), float64])
+    -> {WORD} {{
+  let %r = @foldl(fn (%a: ({WORD}, Tensor[(1, 1), float64]), %x: {WORD}) {{
+    let %e = exp(nn.dense(tanh(nn.dense(%x, %w)), %u));
+    (%a.0 + %e * %x, %a.1 + %e)
+  }}, (zeros(shape=[1, {D}], dtype="float64"), ones(shape=[1, 1], dtype="float64")), %s);
+  %r.0 / %r.1
+}}
+def @main(%d: List[List[{WORD}]], %w: Tensor[({D}, {D}), float64], %u: Tensor[(1, {D}), float64]) {{
+  @pool(@map(fn (%s: List[{WORD}]) {{ @pool(%s, %w, %u) }}, %d), %w, %u)
+}}""",
+}
+
+
+def words(counts: int | tuple[int, ...]) -> Any:
+    """A list of so many words, or a list of such lists."""
+    if isinstance(counts, tuple):
+        return [words(n) for n in counts]
+    return [np.random.default_rng(10 * counts + n).normal(size=(1, D)) for n in range(counts)]
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_items_of_lists(name: str) -> None:
+    """What is done to the items of a list is done to all of them at once, though nothing else stands side by side."""
+    module = relay.parse(f'#[version = "0.0.5"]\nimport prelude\n{LISTS[name]}')
+    nested = "List[List" in LISTS[name]
+    for wanted, by_level in (((1, 2), True), ((0, 1), False)):
+        assert goes_by_level(differentiated(relay.grad(module, wanted))) == by_level
+        derivatives = Derivatives(module, wanted)
+        for counts in [(3, 0, 5), (0, 1), (2,), ()] if nested else [5, 1, 0]:
+            assert derivatives.problem((words(counts), normal(D, D), normal(1, D)), compiled=True) is None
+
+
+@pytest.mark.parametrize(("rows", "by_level"), [(4, True), (9000, False)])
+def test_large_items(rows: int, by_level: bool) -> None:
+    """Items that keep a kernel busy by themselves are done one after the other."""
+    module = relay.parse(f"""#[version = "0.0.5"]
+import prelude
+def @main(%d: List[Tensor[({rows}, {D}), float64]], %w: Tensor[({D}, {D}), float64]) {{
+  @foldl(fn (%s: {WORD}, %x: Tensor[({rows}, {D}), float64]) {{ %s + sum(tanh(nn.dense(%x, %w)), axis=[0], keepdims=True) }},
+    zeros(shape=[1, {D}], dtype="float64"), %d)
+}}""")
+    assert goes_by_level(differentiated(relay.grad(module, 1))) == by_level

@@ -5,7 +5,8 @@
     fold(%acc, %xs): match (%xs) { Nil => .., Cons(%x, %rest) => let %y = f(%x); .. fold(.., %rest) }
 
 So a recurrent cell over the states of a node's children calls the recursion on a child itself, and is part of it (`batching.left_folds`).
-Folds that add, or take the greater or the less, are left: a level sums up what it has as it is (`batching.lists`).
+Folds that add, or take the greater or the less, are left: a level sums up what it has as it is (`batching.lists`). But not where what
+is mapped is lists that are gone through themselves: those are nodes, and the fold goes from one to the next.
 """
 
 from __future__ import annotations
@@ -129,9 +130,22 @@ class _Fuser:
         source, walk = _walk(self.module, names[0], mapper), _walk(self.module, names[1], walker)
         if form is None or not form.is_map or source is None or walk is None or fold.args[walk.at] is not var:
             return None
-        if list_form(self.module, names[1], walker) is not None or not self._may_meet(mapper, walker):
+        if list_form(self.module, names[1], walker) is not None and not self._goes_through_items(form):
+            return None
+        if not self._may_meet(mapper, walker):
             return None
         return self._made(mapped, mapper, form, source, fold, walker, walk)
+
+    def _goes_through_items(self, form: ListForm) -> bool:
+        """Whether what is done to an item is a map or fold itself: items are lists, and a level of them goes through all of these."""
+        for value in (b.value for b in form.code):
+            called = self._function(value) if isinstance(value, Call) and isinstance(value.fn, GlobalVar) else None
+            if (
+                called is not None
+                and list_form(self.module, cast(GlobalVar, cast(Call, value).fn).name, called) is not None
+            ):
+                return True
+        return False
 
     def _function(self, call: Call) -> Function | None:
         return self.made.get(cast(GlobalVar, call.fn).name) or self.module.functions.get(cast(GlobalVar, call.fn).name)
@@ -176,7 +190,9 @@ class _Fuser:
         own = tuple(map(as_dim, sizes))
         step = folds.copy(as_block(walk.full.body))
         again = _Again(cast(GlobalVar, fold.fn).name, target, walk.at, given, form.data, own)
-        body = again.block(Block((*item.bindings, *step.bindings), step.result, step.ty))
+        # (What makes an item may go through a list by the same function.)
+        body = again.block(step)
+        body = replace(body, bindings=(*item.bindings, *body.bindings))
         whole = Var("whole", None, ret)
         clauses = (Clause(full, body), Clause(empty, folds.copy(as_block(walk.empty.body))))
         match = Match(given[form.data], clauses, walk.match.complete, ty=ret)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from relay.ir.dim import DimVar
-from relay.ir.expr import Call, Constant, Expr, Function, GlobalVar, Match, OpRef, Proj, Tuple, Var
+from relay.ir.expr import Call, Constant, ConstructorRef, Expr, Function, GlobalVar, Match, OpRef, Proj, Tuple, Var
 from relay.ir.types import AdtType, TensorType, TupleType, Type
 from relay.ir.walk import pattern_vars
 from relay.transform.ad.duals import Lifting
@@ -100,7 +100,7 @@ def _calls(function: Function, given: Numbers, lifting: Lifting) -> Iterator[tup
             match b.value:
                 case Call(fn=GlobalVar(name=name), args=args):
                     yield name, frozenset(n for n, a in enumerate(args) if is_constant(a))
-                case Call(fn=OpRef(), args=args) if all(map(is_constant, args)):
+                case Call(fn=OpRef() | ConstructorRef(), args=args) if all(map(is_constant, args)):
                     constant.add(b.var)
                 case Tuple(fields=fields) if all(map(is_constant, fields)):
                     constant.add(b.var)

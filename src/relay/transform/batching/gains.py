@@ -13,12 +13,14 @@ from collections.abc import Iterable
 from typing import cast
 
 from relay.ir.dim_total import dim_typical
-from relay.ir.expr import Call, Expr, Function, OpRef, Var
+from relay.ir.expr import Binding, Call, Expr, Function, OpRef, Var
 from relay.ir.types import TensorType
 from relay.op.batched import SUFFIX
 from relay.transform.access import AccessTable
 from relay.transform.blocks import all_bindings, body_of
 
+# Items whose products have more elements keep a kernel busy by themselves (images, whole sequences).
+_MANY = 1 << 14
 # Matrices of fewer elements cost less than what else there is to do for a node.
 _LITTLE = 2048
 # So many times the elements must be shared for what is gained by these to be more.
@@ -45,6 +47,16 @@ def copies_more_than_it_shares(functions: Iterable[Function], table: AccessTable
                 elif not (isinstance(arg, Var) and _is_taken(made.get(arg))):
                     own += size
     return own >= _LITTLE and shared < _TIMES * own
+
+
+def multiplies_little(code: Iterable[Binding], table: AccessTable) -> bool:
+    """Whether there are products in what is done to one item, and none of them is large: those of all items are one that is worth more."""
+    sizes = []
+    for binding in code:
+        access = table.of(binding.value) if isinstance(binding.value, Call) else None
+        if access is not None and access.kind == "contraction" and isinstance(ty := binding.var.ty, TensorType):
+            sizes.append(math.prod(map(dim_typical, ty.shape)) if isinstance(ty.shape, tuple) else _MANY + 1)
+    return bool(sizes) and max(sizes) <= _MANY
 
 
 def _elements(operand: Expr, apart: int) -> int:

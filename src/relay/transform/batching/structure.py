@@ -6,13 +6,13 @@ See docs/batching.md; the parts are `clauses` (what is structural), `lift` (a cl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar
 
 from relay.ir.effects import Effect
-from relay.ir.expr import Attrs, Binding, Call, Function, GlobalVar, Match
+from relay.ir.expr import Attrs, Binding, Call, Function, GlobalVar, Grad, Match, Var
 from relay.ir.module import Module, reachable
 from relay.ir.types import TypeDef
 from relay.transform.access import AccessTable
@@ -20,7 +20,7 @@ from relay.transform.base import Pass
 from relay.transform.batching.build import Builder
 from relay.transform.batching.choices import with_both_branches
 from relay.transform.batching.clauses import Group, NotStructural, branches, calls_of, data_types, group_of
-from relay.transform.batching.gains import copies_more_than_it_shares
+from relay.transform.batching.gains import copies_more_than_it_shares, multiplies_little
 from relay.transform.batching.left_folds import from_the_end
 from relay.transform.batching.lists import ListForm, list_form
 from relay.transform.batching.phases import Phases
@@ -107,7 +107,8 @@ class _Work:
         )
 
     def list_forms(self, inlined: Mapping[str, Function]) -> dict[str, tuple[ListForm, Function]]:
-        """The functions over lists that these functions call, among them or not."""
+        """The functions over lists that these functions call, among them or not. Where an item is a list itself, which such a function
+        goes through, items are nodes, and the function that goes through them is recursion like other."""
         out: dict[str, tuple[ListForm, Function]] = {}
         todo = list(inlined)
         seen = set(todo)
@@ -121,12 +122,15 @@ class _Work:
                 if called not in seen and called in self.module.functions:
                     seen.add(called)
                     todo.append(called)
-        return out
+        nested = {n for n, (form, _) in out.items() if n in inlined and _calls(form.code, out)}
+        return {n: form for n, form in out.items() if n not in nested}
 
-    def asked(self, entry: str, members: Sequence[str], single: bool = False) -> tuple[Requests, Group, list[str]]:
-        """The requests of an entry above recursive functions, all these as one group, and the functions that are in it. Raises
-        NotStructural."""
-        module, group = self.module, self.members(members, not single)
+    def asked(
+        self, entry: str, members: Sequence[str], single: bool = False, alone: bool = True
+    ) -> tuple[Requests, Group, list[str]]:
+        """The requests of an entry above recursive functions, all these as one group, and the functions that are in it; with folds from
+        the left that stand ``alone``. Raises NotStructural."""
+        module, group = self.module, self.members(members, alone)
         inlined = {**group.inlined, **group.turned}
         one = None if entry in members else self.inlined(entry, group.kept)
         taken = frozenset(self.functions), frozenset(self.types)
@@ -178,8 +182,7 @@ class BatchStructure(Pass):
     without contractions is left alone (a level would be no faster than its nodes), unless ``always``. An entry whose work is such
     recursion gets a function beside it that answers many requests as one batch (`requests`); its attribute ``requests`` says so, or
     why not. ``values``: functions may make values of data types, which is put together by a routine that has no derivative, and both
-    branches of a choice may be computed (`choices`). ``together``: not only an entry goes through all its structures at once, but each
-    function that is not recursive: what is differentiated is none.
+    branches of a choice may be computed (`choices`). ``together``: what is under a gradient goes through all its structures at once.
     """
 
     name: ClassVar[str] = "batch_structure"
@@ -227,10 +230,8 @@ class BatchStructure(Pass):
                 self._requests(work, entry)
                 if self.values:
                     self._together(work, entry)
-        alone = [c[0] for c in found if len(c) == 1 and c[0] not in names[c[0]]] if self.together else []
-        for name in alone:
-            if name not in self.entries and not is_primitive(module.functions[name]):
-                self._together(work, name)
+        for name in _under_gradients(module) if self.together else []:
+            self._together(work, name, items=True)
         return replace(module, functions=work.functions, types=work.types)
 
     def _requests(self, work: _Work, entry: str) -> None:
@@ -279,22 +280,25 @@ class BatchStructure(Pass):
         if not any(self._gains(work, g) for g in groups):
             raise NotStructural("its recursion has no product of matrices, so nothing is gained")
 
-    def _together(self, work: _Work, entry: str) -> None:
+    def _together(self, work: _Work, entry: str, items: bool = False) -> None:
         """Where an entry goes through several structures (or one for each item of a list), go through all of them at once; so where parts
         stand side by side only seen from the entry (a recurrent cell over sentences, over the words of each: the outer fold by itself
-        is handed what it has made, see `left_folds`)."""
+        is handed what it has made, see `left_folds`). ``items``: so, too, where only what is done to the items of its lists stands side
+        by side."""
         members = _recursive_below(work.module, entry, work.names)
         if not members or entry in members:
             return
         try:
-            asked, group, called = work.asked(entry, members, single=True)
+            asked, group, called = work.asked(entry, members, single=True, alone=items)
             if not self.values and any(data_types(f.result) for f in group.functions):
                 return
             first = [c for c in group.clauses if c.function == 0]
             several = any(len(calls_of(c, called)) > 1 or any(_calls(i.code) for i in c.lists.values()) for c in first)
-            alone = not any(_is_batched(work.functions[n]) for n in members)
-            beside = alone and any(branches(c, called) for c in group.clauses if c.function)
-            if not (several or beside) or not self._gains(work, group):
+            unbatched = not any(_is_batched(work.functions[n]) for n in members)
+            beside = unbatched and any(branches(c, called) for c in group.clauses if c.function)
+            lists = [i.code for c in group.clauses for i in c.lists.values()] if items and unbatched else []
+            gains = any(multiplies_little(code, work.table) for code in lists)
+            if not gains and not ((several or beside) and self._gains(work, group)):
                 return
             made = self._built(work, group, asked.name, single=True)
         except NotStructural:
@@ -353,6 +357,21 @@ class BatchStructure(Pass):
         return made
 
 
+def _under_gradients(module: Module) -> list[str]:
+    """The functions whose gradient is taken, by themselves or with what they capture."""
+    out: dict[str, None] = {}
+    for function in module.functions.values():
+        bindings = [] if is_primitive(function) else list(all_bindings(body_of(function)))
+        made = {b.var: b.value for b in bindings}
+        for value in (b.value for b in bindings):
+            if isinstance(value, Grad) and not value.forward:
+                target = made.get(value.fn, value.fn) if isinstance(value.fn, Var) else value.fn
+                target = target.args[0] if isinstance(target, Call) else target
+                if isinstance(target, GlobalVar):
+                    out[target.name] = None
+    return list(out)
+
+
 def _recursive_below(module: Module, entry: str, names: Mapping[str, Sequence[str]]) -> list[str]:
     """The recursive functions that an entry reaches."""
     below = reachable(module.functions, [entry])
@@ -364,8 +383,10 @@ def _recursive_below(module: Module, entry: str, names: Mapping[str, Sequence[st
     ]
 
 
-def _calls(code: Sequence[Binding]) -> bool:
-    return any(isinstance(b.value, Call) and isinstance(b.value.fn, GlobalVar) for b in code)
+def _calls(code: Sequence[Binding], names: Container[str] | None = None) -> bool:
+    """Whether functions of the module are called, of these names where they are given."""
+    called = (b.value.fn for b in code if isinstance(b.value, Call))
+    return any(isinstance(fn, GlobalVar) and (names is None or fn.name in names) for fn in called)
 
 
 def _noted(function: Function, note: str) -> Function:
