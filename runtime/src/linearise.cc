@@ -12,8 +12,9 @@
 //   an address of code for each function (reached with the node in register 0), then an address for each clause's record.
 //   code:    0 SWITCH reg n address*n   |  1 FIELD to from index  |  2 CLAUSE clause  |  3 TURN to from cons head tail, the list
 //            in `from` from its last item to its first
-//   record:  function (-1: the items of a list), bytes of a row that the levels pass on (a dim), sites, {0 reg function | 1 reg cons head
-//            tail address}, payloads, {reg dtype rank dims}   with a dim -1 - i standing for sizes[i]
+//   record:  function (-1: the items of a list), of a row the bytes that the levels pass on and the rows that these are to a product
+//            (dims), sites, {0 reg function | 1 reg cons head tail address}, payloads, {reg dtype rank dims}
+//            with a dim -1 - i standing for sizes[i]
 //
 // Of requests with such bytes the first may be all that is walked: so many that what the levels pass on stays near the caches. Who
 // asked sees by the roots how many are answered.

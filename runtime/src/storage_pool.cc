@@ -19,8 +19,8 @@ namespace {
 constexpr int64_t smallest_block = 64;
 constexpr int class_count = 128;
 constexpr int64_t largest_cached_block = int64_t{1} << 37;
-// So many bytes may wait, or as many as there were alive at once before: memory that is new to a process costs many times what it takes to
-// write to it, so what a program needs at every call is kept for the next one.
+// So many bytes may wait beside as many as there were alive at once before: memory that is new to a process costs many times what it takes
+// to write to it, so what a program needs at every call is kept for the next one.
 constexpr int64_t cached_bytes_limit = int64_t{256} << 20;
 // A block of so many bytes for which none waits takes the place of others that do, where these are more.
 constexpr int64_t replacing = int64_t{1} << 20;
@@ -106,10 +106,10 @@ struct Pool {
   Part parts[part_count];
   Totals totals;
 
-  // How many bytes may wait beside those that are alive, by the totals and what a part has not told them.
-  int64_t may_wait(const Part& part) const {
-    int64_t live = totals.live_bytes.load(std::memory_order_relaxed) + part.live;
-    return std::max(cached_bytes_limit, totals.peak_bytes.load(std::memory_order_relaxed) - live);
+  // How many bytes may wait beside those that are alive, by the totals and what a part has not told them, and `more`.
+  int64_t may_wait(const Part& part, int64_t more) const {
+    int64_t live = totals.live_bytes.load(std::memory_order_relaxed) + part.live + more;
+    return cached_bytes_limit + std::max<int64_t>(0, totals.peak_bytes.load(std::memory_order_relaxed) - live);
   }
 
   void tell_all() {
@@ -188,7 +188,7 @@ void make_room(int32_t device_index, Part& part, int64_t bytes) {
   int64_t most;
   {
     std::lock_guard guard(part.lock);
-    most = std::max(cached_bytes_limit, p.may_wait(part) - bytes);
+    most = p.may_wait(part, bytes);
     if (p.totals.cached_bytes.load(std::memory_order_relaxed) + part.cached <= most) return;
   }
   give_back(device_index, most);
@@ -239,7 +239,7 @@ void pool_free(int32_t device_index, Block block) {
     std::lock_guard guard(part.lock);
     part.add_live(-block.bytes);
     bool keep = !exact_blocks && block.bytes <= largest_cached_block &&
-                p.totals.cached_bytes.load(std::memory_order_relaxed) + part.cached + block.bytes <= p.may_wait(part);
+                p.totals.cached_bytes.load(std::memory_order_relaxed) + part.cached + block.bytes <= p.may_wait(part, 0);
     if (keep) part.put(block.data, size_class(block.bytes));
     part.tell_much(p.totals);
     if (keep) return;

@@ -1,7 +1,8 @@
 // The storage pool: one per device. Freed blocks wait in free lists, one per size class (four classes per power of
-// two), and are handed out again. What waits and what is alive are together no more than was alive at once before (or 256 MiB wait):
-// a program's large tensors are in the memory that they were in at the call before, and other ones take their place. Threads have
-// their own lists, as far as there are enough, and take from each other's before they ask the device.
+// two), and are handed out again. What waits and what is alive are together no more than 256 MiB above what was alive at
+// once before: a program's large tensors are in the memory that they were in at the call before, and other ones take
+// their place. Threads have their own lists, as far as there are enough, and take from each other's before they ask the
+// device.
 #pragma once
 
 #include <cstdint>
