@@ -79,8 +79,18 @@ def program(
 
 
 def programs() -> Iterator[Program]:
-    for depth, columns in ((384, 384), (768, 3072), (3072, 768), (150, 750), (512, 2048)):
-        for rows in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 53, 64, 128):
+    few, many = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 53, 64, 128), (4000, 16000)
+    weights = {
+        (384, 384): few,
+        (768, 3072): few,
+        (3072, 768): few,
+        (150, 750): few,
+        (512, 2048): few,
+        (300, 450): many,
+        (512, 512): many,
+    }
+    for (depth, columns), counts in weights.items():
+        for rows in counts:
             shapes = {"x": (rows, depth), "w": (columns, depth), "b": (columns,)}
             text = f"nn.bias_add(nn.dense(%x, %w), %b): {rows} x {depth} x {columns}"
             yield program(text, "nn.bias_add(nn.dense(%x, %w), %b)", shapes, ("w", "b"))
