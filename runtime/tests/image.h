@@ -79,7 +79,7 @@ class ImageBuilder {
       at = aligned(at + size);
     }
     std::vector<unsigned char> out(at);
-    std::memcpy(out.data(), "RELAYEXE\5\0\0\0\11\0\0\0", 16);
+    std::memcpy(out.data(), "RELAYEXE\6\0\0\0\11\0\0\0", 16);
     std::memcpy(out.data() + 16, &at, 8);
     std::memcpy(out.data() + 32, table.bytes.data(), table.bytes.size());
     for (Section* s : all)
