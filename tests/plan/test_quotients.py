@@ -57,7 +57,8 @@ def test_one_axis_is_finished_before_what_gathers_along_it() -> None:
     ("index", "is_one"),
     [
         (lambda i: (i * extent_of(H) + 3) // 7, True),
-        (lambda i: (i * 5 + 3) // 7, True),
+        (lambda i: (i * 5 + 3) // extent_of(H), True),
+        (lambda i: (i * 5 + 3) // 7, False),  # vectors look up whole ones
         (lambda i: (i + 3) // 7, False),  # neighbours are in one place, or in the next
         (lambda i: (i * 14 + 3) // 7, False),
         (lambda i: i // extent_of(H), False),

@@ -1,9 +1,10 @@
 """Quotients that no loop counts: places along an axis that is gone through by steps which the divisor is no multiple of.
 
-    a[(2 * w * i + w - 112) // 224]
+    a[(w * i + w // 2) // 224]
 
-is read where an image is made larger. No vector divides integers, and nobody knows which neighbours are read at one place; so such
-numbers are worth remembering, where they are asked for again and again.
+is read where an image of unknown width is made larger. Nobody knows which neighbours are read at one place, so each lane divides, and reads
+by itself; such numbers are worth remembering, where they are asked for again and again. Where step and divisor are known, vectors divide
+as they multiply, and neighbours are looked up in whole vectors (`codegen/windows.py`).
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from relay.te.scalar import Binary, Load, Reduce, Scalar, binary, mentioned, wal
 
 
 def quotients(index: Scalar) -> list[Scalar]:
-    """The quotients in an index of one axis that moves what is divided by such a step that neighbours are no digits of each other."""
+    """The quotients in an index of one axis that moves what is divided by such a step that neighbours are no digits of each other, where
+    step or divisor is not known."""
     found: list[Scalar] = []
     for node in walk(index):
         if isinstance(node, Binary) and node.op == "floordiv" and node.dtype == "int64" and len(mentioned(node)) == 1:
             indices = Indices()
             (axis,) = mentioned(node)
             divisions = indices.divisions(indices.poly(node))
-            if any(indices.coefficient(above, axis) not in (1, -1) for above, _ in divisions):
+            steps = [(indices.coefficient(above, axis), by) for above, by in divisions]
+            if any(step not in (1, -1) and not (isinstance(step, int) and isinstance(by, int)) for step, by in steps):
                 found.append(node)
     return found
 
