@@ -8,8 +8,8 @@ same over an axis around that, would be computed again for each element of that 
 along which values go to a place that is computed (`te.scatter`) are gone through by nothing: a part of the place is one too. Of an axis
 of which only parts are gone through (`te.spans`) a stage would make all elements, for each of what says where the parts are.
 
-Places are parts too where they are quotients of what moves by steps that the divisor is no multiple of, as those of an image that is made
-larger are: no vector divides integers, and what is read there is gathered one by one anyhow.
+Places are parts too where they are quotients of what moves by steps that the divisor is no multiple of, as those of an image of unknown
+size that is made larger are (`quotients`): what is read there is gathered one by one anyhow.
 """
 
 from __future__ import annotations
