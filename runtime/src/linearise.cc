@@ -228,10 +228,10 @@ class Known {
   size_t used_ = 0;
 };
 
-// Of requests that are answered in parts: how many are walked before anything is known of them, after how many it is known how large
-// they are, how many second-level caches a part fills for each thread, one or, for the sake of enough rows, more, and how many rows its
-// nodes multiply at the least (with fewer, products of levels take longer for a row).
-constexpr size_t asked_first = 2, enough_known = 16;
+// Of requests that are answered in parts: after how many it is known how large they are, how many second-level caches a part fills for
+// each thread, one or, for the sake of enough rows, more, and how many rows its nodes multiply at the least (with fewer, products of
+// levels take longer for a row).
+constexpr size_t enough_known = 16;
 constexpr double caches_full = 2.5, enough_rows = 2560, fewest_rows = 640;
 
 constexpr uint32_t asked_fields = 4;  // of a constructor value, ahead of the walk
@@ -276,7 +276,8 @@ class Walk {
     }
   }
 
-  // Finds the nodes below the first requests, or all of them. Constructor 0 has a request and the rest, 1 is the end.
+  // Finds the nodes below the first requests, or all of them: by what was found below the first one, and then below twice as many each
+  // time. Constructor 0 has a request and the rest, 1 is the end.
   void requests(const Value& list, int64_t threads) {
     auto filled = [](const Value& v) {
       Adt* cell = as_adt(v);
@@ -285,7 +286,7 @@ class Walk {
     size_t given = 0;
     for (Adt* cell = filled(list); cell != nullptr; cell = filled(cell->fields()[1])) ++given;
     Adt* cell = filled(list);
-    for (size_t most = std::min(given, asked_first); roots_.size() < most;) {
+    for (size_t most = std::min<size_t>(given, 1); roots_.size() < most;) {
       for (; roots_.size() < most; cell = filled(cell->fields()[1])) root(cell->fields()[0]);
       run();
       size_t known = roots_.size(), part = of_a_part(given, threads);
