@@ -1,8 +1,10 @@
 """Tree-structured networks (`examples/tree_lstm.relay`, `examples/child_sum.relay`), one tree at a time and all of them as one batch.
 
-    python benchmarks/trees.py [--trees 32] [--input 300] [--state 150] [--threads 1] [--pause 2] [--systems relay,...]
+    python benchmarks/trees.py [--trees 32] [--input 300] [--state 150] [--shape random] [--leaves 19] [--threads 1] [--pause 2]
+        [--systems relay,...]
 
-Trees have random splits and 5 to 50 leaves, 19 on average; float32, microseconds a leaf, medians of rounds in which
+Trees have random splits (or another ``--shape``: chain, halves, or how many children a node has, of which binary ones have two) and
+5 to 50 leaves, 19 on average (or as many as ``--leaves`` says); float32, microseconds a leaf, medians of rounds in which
 the systems take turns, after calls that bring weights and trees back into the caches. The walk over the structure is inside the timing, the
 conversion of Python values (once, before) is not.
 PyTorch runs the recursion node by node, and level by level as a person would write it (``torch levels``); JAX loops over levels of a
@@ -73,29 +75,50 @@ def leaf_counts(rng: np.random.Generator, trees: int) -> list[int]:
     return [int(n) for n in np.clip(np.round(rng.gamma(4, 19 / 4, trees)), 5, 50)]
 
 
-def tree(mod: Module, rng: np.random.Generator, leaves: int, binary: bool, size: int = USUAL.input) -> Any:
-    """A tree of random splits, with words of this size; with ``binary`` inner nodes have words only where the type has room for them."""
+def parts_of(leaves: int, kind: str, rng: np.random.Generator) -> list[int]:
+    """How many leaves each child of a node has that has so many: at random, all but one in the first, or as many in each of some."""
+    if kind in ("random", "chain"):
+        first = int(rng.integers(1, leaves)) if kind == "random" else leaves - 1
+        return [first, leaves - first]
+    most = min(leaves, 2 if kind == "halves" else int(kind))
+    return [leaves * (n + 1) // most - leaves * n // most for n in range(most)]
+
+
+def shape(text: str) -> str:
+    """A shape of trees, as an argument."""
+    if text in ("random", "chain", "halves") or (text.isdigit() and int(text) > 1):
+        return text
+    raise argparse.ArgumentTypeError(f"expected random, chain, halves or a number of children above 1, found {text!r}")
+
+
+def tree(
+    mod: Module, rng: np.random.Generator, leaves: int, binary: bool, size: int = USUAL.input, kind: str = "random"
+) -> Any:
+    """A tree of some shape (`parts_of`), with words of this size; with ``binary`` inner nodes have words only where the type has room for
+    them."""
     word, adt = rng.standard_normal((1, size), dtype=np.float32), mod.adt("Tree")
     if leaves == 1:
         return adt.Leaf(word) if binary else adt.Rose(word, [])
-    cut = int(rng.integers(1, leaves))
-    parts = [tree(mod, rng, cut, binary, size), tree(mod, rng, leaves - cut, binary, size)]
+    parts = [tree(mod, rng, n, binary, size, kind) for n in parts_of(leaves, kind, rng)]
     if not binary:
         return adt.Rose(word, parts)
     return adt.Node(*parts) if len(mod.constructors["Node"].fields) == 2 else adt.Node(word, *parts)
 
 
-def nodes_by_level(root: Any) -> dict[int, int]:
-    """How many nodes there are at each height."""
-    counts: dict[int, int] = {}
+def nodes_by_level(roots: Sequence[Any]) -> list[tuple[int, int]]:
+    """How many nodes there are at each height, and how many children these have."""
+    counts: dict[int, tuple[int, int]] = {}
 
     def height(t: Any) -> int:
-        level = 1 + max((height(k) for k in tree_peers.children(t)), default=-1)
-        counts[level] = counts.get(level, 0) + 1
+        children = tree_peers.children(t)
+        level = 1 + max(map(height, children), default=-1)
+        nodes, below = counts.get(level, (0, 0))
+        counts[level] = nodes + 1, below + len(children)
         return level
 
-    height(root)
-    return counts
+    for root in roots:
+        height(root)
+    return [counts[level] for level in sorted(counts)]
 
 
 def floor(roots: Sequence[Any], binary: bool, sizes: Sizes, flops: float, cache: float | None) -> float:
@@ -106,15 +129,12 @@ def floor(roots: Sequence[Any], binary: bool, sizes: Sizes, flops: float, cache:
     def product(rows: int, weights: int) -> float:
         return max(2 * rows * weights / flops, 0.0 if cache is None else 4 * weights / cache)
 
-    levels: dict[int, int] = {}
-    for root in roots:
-        for level, n in nodes_by_level(root).items():
-            levels[level] = levels.get(level, 0) + n
-    every, inner = sum(levels.values()), [n for level, n in levels.items() if level]
+    (leaves, _), *inner = nodes_by_level(roots)
     if binary:
-        return product(levels[0], 3 * h * d) + sum(product(n, 5 * h * 2 * h) for n in inner)
-    below = sum(product(n, 3 * h * h) + product(2 * n, h * h) for n in inner)
-    return product(every, 3 * h * d) + product(every - levels[0], h * d) + below
+        return product(leaves, 3 * h * d) + sum(product(n, 5 * h * 2 * h) for n, _ in inner)
+    parents = sum(n for n, _ in inner)
+    below = sum(product(n, 3 * h * h) + product(children, h * h) for n, children in inner)
+    return product(leaves + parents, 3 * h * d) + product(parents, h * d) + below
 
 
 def systems(
@@ -172,6 +192,10 @@ def main() -> None:
     parser.add_argument("--trees", type=int, default=32)
     parser.add_argument("--input", type=int, default=USUAL.input, help="elements of a word")
     parser.add_argument("--state", type=int, default=USUAL.state, help="elements of a node's state")
+    parser.add_argument(
+        "--shape", type=shape, default="random", help="random, chain, halves, or how many children a node has"
+    )
+    parser.add_argument("--leaves", type=int, default=None, help="of every tree")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
@@ -183,7 +207,8 @@ def main() -> None:
     # JAX has no option for this: what it may use is what the process may use.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: given.threads])
     sizes = Sizes(given.input, given.state)
-    title = f"Tree-LSTMs of {given.state} over {given.trees} trees, {given.threads} thread(s)"
+    kind = f" ({given.shape})" if given.shape != "random" else ""
+    title = f"Tree-LSTMs of {given.state} over {given.trees} trees{kind}, {given.threads} thread(s)"
     columns = [*(s for s in SYSTEMS if s in given.systems.split(",")), FLOOR]
     table = Table(f"trees_{given.threads}", title, "microseconds a leaf", "program", columns)
     print(table.head())
@@ -191,10 +216,12 @@ def main() -> None:
     peaks: list[float] = []
     cache = weight_bytes / fastest(reading(weight_bytes, given.threads), 0.3)
     for name in PROGRAMS:
+        if name == "binary" and given.shape.isdigit():
+            continue
         rng = np.random.default_rng(0)
         mod, weights = bound(name, rng, sizes)
-        counts = leaf_counts(rng, given.trees)
-        trees = [tree(mod, rng, n, name == "binary", given.input) for n in counts]
+        counts = leaf_counts(rng, given.trees) if given.leaves is None else [given.leaves] * given.trees
+        trees = [tree(mod, rng, n, name == "binary", given.input, given.shape) for n in counts]
         runs = systems(name, mod, weights, trees, given)
         expected = np.asarray(relay.evaluate(mod, trees[0]))
         for system, run in runs.items():
