@@ -110,10 +110,12 @@ def in_fewer_products(graph: TeGraph, target: Target) -> Fewer:
             fewest.extend((d, _BLOCKS) for n in counts for d in (n, dim_mul(own, n)))
         return _fewer(found, target)
 
-    always = replace(graph, outputs=rewritten(graph.outputs, lambda stage: fewer(stage, False)))
     outputs = rewritten(graph.outputs, lambda stage: fewer(stage, True))
     made = replace(graph, outputs=outputs, fewest=tuple(fewest))
-    return Fewer(made, conjunction(conditions), always) if conditions else Fewer(always, TRUE, always)
+    if not conditions:
+        return Fewer(made, TRUE, made)
+    always = replace(graph, outputs=rewritten(graph.outputs, lambda stage: fewer(stage, False)))
+    return Fewer(made, conjunction(conditions), always)
 
 
 @dataclass(frozen=True, slots=True)

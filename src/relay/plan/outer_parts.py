@@ -24,19 +24,7 @@ from relay.plan.product import Product
 from relay.plan.stages import Kept
 from relay.te.index import Indices
 from relay.te.rewrite import result_of
-from relay.te.scalar import (
-    Axis,
-    Const,
-    Load,
-    Reduce,
-    Scalar,
-    binary,
-    compare,
-    extent_of,
-    minimum,
-    select,
-    transform,
-)
+from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, compare, extent_of, minimum, select, transform
 from relay.te.tensor import Compute, Tensor, stage_bodies
 
 # So often an element that products read in each part is multiplied there at least: fewer do not repay that it is read again.

@@ -12,10 +12,11 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from relay.ir.effects import Effect
-from relay.ir.expr import Attrs, Binding, Call, Function, GlobalVar, Grad, Match, Var
+from relay.ir.expr import Attrs, Binding, Call, Function, GlobalVar, Grad, Match
 from relay.ir.module import Module, reachable
 from relay.ir.types import TypeDef
 from relay.transform.access import AccessTable
+from relay.transform.ad.entering import definition
 from relay.transform.base import Pass
 from relay.transform.batching.build import Builder
 from relay.transform.batching.choices import with_both_branches
@@ -38,7 +39,7 @@ from relay.transform.batching.requests import (
     listing,
     requests_of,
 )
-from relay.transform.blocks import all_bindings, body_of, is_primitive
+from relay.transform.blocks import all_bindings, body_of, is_closure, is_primitive
 from relay.transform.dead_code import BESIDE
 from relay.transform.failing import may_fail
 from relay.transform.function_types import unused
@@ -365,8 +366,8 @@ def _under_gradients(module: Module) -> list[str]:
         made = {b.var: b.value for b in bindings}
         for value in (b.value for b in bindings):
             if isinstance(value, Grad) and not value.forward:
-                target = made.get(value.fn, value.fn) if isinstance(value.fn, Var) else value.fn
-                target = target.args[0] if isinstance(target, Call) else target
+                target = definition(value.fn, made)
+                target = target.args[0] if is_closure(target) else target
                 if isinstance(target, GlobalVar):
                     out[target.name] = None
     return list(out)
