@@ -27,6 +27,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "expand": "broadcast_to",
     "eye": "one_hot of arange",
     "fabs": "abs",
+    "fold": "@foldl over a list, @fold_rows over rows (write `import prelude`)",
     "flatten": "nn.batch_flatten or reshape(x, newshape=[-1])",
     "flip": "reverse",
     "false": "False",

@@ -7,8 +7,9 @@ stands: a call records the type arguments, elsewhere the place does (``expansion
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import cast
 
 from relay.ir.diagnostics import OperatorError, RelayError, ShapeError, TypeError_
@@ -47,6 +48,13 @@ from relay.typing.relations import located
 from relay.typing.solver import Mismatch, Mode, Solver
 from relay.typing.substitution import param_arg, variables
 from relay.typing.text import type_text
+
+
+@cache
+def _of_libraries() -> Mapping[str, str]:
+    """The libraries that come with the language, by the names of their functions."""
+    return {name: library for library in reversed(LIBRARIES) for name in library_module(library).functions}
+
 
 # An occurrence: the id of the parent node and the position among its children.
 Place = tuple[int, int]
@@ -139,7 +147,13 @@ class InferenceState:
         except RelayError as e:
             if any(v.name == name for v in self.vars):
                 e = OperatorError(e.message, hint=f"a variable is written %{name}")
+            elif name in self.globals or name in _of_libraries():
+                e = OperatorError(e.message, hint=f"a function is written @{name}{self._imported(name)}")
             raise located(e, span) from None
+
+    def _imported(self, name: str) -> str:
+        """What has to be written first for a library's function to be there, as the end of a hint; "" of a function that is."""
+        return "" if name in self.globals else f" (write `import {_of_libraries()[name]}`)"
 
     def known(self, e: Expr, parent: Expr, index: int) -> Type | None:
         """The type of a child that needs no visit, used as a plain value there; None when it has to be visited."""
@@ -171,12 +185,12 @@ class InferenceState:
         if isinstance(e, GlobalVar):
             found = self.globals.get(e.name)
             if found is None:
-                near = difflib.get_close_matches(e.name, self.globals, 2)
-                library = next((n for n in LIBRARIES if e.name in library_module(n).functions), None)
-                if library is not None:
-                    hint = f"it comes with the language: write `import {library}`"
+                if e.name in _of_libraries():
+                    hint = f"it comes with the language: write `import {_of_libraries()[e.name]}`"
                 else:
-                    hint = f"did you mean {' or '.join('@' + n for n in near)}?" if near else ""
+                    near = difflib.get_close_matches(e.name, {**self.globals, **_of_libraries()}, 2)
+                    hint = " or ".join(f"@{n}{self._imported(n)}" for n in near)
+                    hint = f"did you mean {hint}?" if hint else ""
                 raise self.fail(f"unbound global variable @{e.name}", e.span, hint)
             return found
         found = self.vars.get(e)
