@@ -20,13 +20,11 @@ import relay.ir.dim
 import relay.ir.types
 import relay.loop.ir
 import relay.te.scalar
-from relay.ir.diagnostics import FileError
-from relay.ir.files import cache_directory, prune, write_whole
+from relay.ir.files import cache_directory, keep, kept, prune
 from relay.loop.ir import Kernel
 from relay.loop.printer import kernel_text
 from relay.loop.target import Target
 
-_MAGIC = b"relay-object-1\n"
 _MAX_BYTES = 1 << 30
 
 
@@ -62,28 +60,15 @@ class KernelCache:
 
     def get(self, key: str) -> bytes | None:
         """The object, or None when there is none (or a damaged one)."""
-        path = self._path(key)
-        try:
-            if not path.is_file():
-                path.unlink(missing_ok=True)  # a pipe, say, that reading would wait for, and writing
-                return None
-            data = path.read_bytes()
-        except OSError:
-            return None
-        head = len(_MAGIC) + 32
-        body = data[head:]
-        if not data.startswith(_MAGIC) or hashlib.sha256(body).digest() != data[len(_MAGIC) : head]:
-            return None
-        with contextlib.suppress(OSError):
-            os.utime(path)
-        return body
+        data = kept(self._path(key))
+        if data is not None:
+            with contextlib.suppress(OSError):
+                os.utime(self._path(key))
+        return data
 
     def put(self, key: str, data: bytes) -> None:
         """Keep an object. Does nothing where the directory cannot be written."""
-        path = self._path(key)
-        with contextlib.suppress(OSError, FileError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, lambda temporary: temporary.write_bytes(_MAGIC + hashlib.sha256(data).digest() + data))
+        keep(self._path(key), data)
 
     def prune(self, max_bytes: int = _MAX_BYTES) -> None:
         """Once a day: remove the objects that were not used for longest, until the rest fits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import secrets
 import time
@@ -18,6 +19,7 @@ from relay.ir.diagnostics import FileError
 # Of a program; a device may have no end.
 _MOST_CHARACTERS: Final = 1 << 28
 _PRUNE_SECONDS: Final = 24 * 3600
+_KEPT: Final = b"relay-kept-1\n"
 
 
 def cache_directory() -> Path:
@@ -74,6 +76,28 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
             raise
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def keep(path: Path, data: bytes) -> None:
+    """Keep data in a cache, with its digest. Does nothing where it cannot be written."""
+    with contextlib.suppress(OSError, FileError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, lambda temporary: temporary.write_bytes(_KEPT + hashlib.sha256(data).digest() + data))
+
+
+def kept(path: Path) -> bytes | None:
+    """What `keep` has kept there; None where there is nothing, or something damaged."""
+    try:
+        if not path.is_file():
+            path.unlink(missing_ok=True)  # a pipe, say, that reading would wait for, and writing
+            return None
+        found = path.read_bytes()
+    except OSError:
+        return None
+    head = len(_KEPT) + 32
+    data = found[head:]
+    whole = found.startswith(_KEPT) and hashlib.sha256(data).digest() == found[len(_KEPT) : head]
+    return data if whole else None
 
 
 def require_folder(path: Path) -> None:

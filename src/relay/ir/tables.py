@@ -11,8 +11,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from relay.ir.diagnostics import FileError
-from relay.ir.files import cache_directory, write_whole
+from relay.ir.files import cache_directory, keep, kept
 
 START_SYMBOLS = ("module", "expression", "type_only")
 
@@ -40,7 +39,7 @@ def tables() -> Tables:
     """The tables of the grammar that the package has."""
     grammar = importlib.resources.files("relay.ir").joinpath("grammar.lark").read_bytes()
     source = hashlib.sha256(grammar + Path(__file__).read_bytes()).hexdigest()
-    path = cache_directory() / f"grammar-{source[:32]}.json"
+    path = cache_directory() / f"grammar-{source[:32]}"
     found = _read(path)
     if found is None:
         found = make(grammar.decode())
@@ -95,20 +94,16 @@ def make(grammar: str) -> Tables:
 
 
 def _read(path: Path) -> Tables | None:
-    """Tables that were kept, or None where there are none that can be read."""
-    try:
-        kept = json.loads(path.read_bytes())
-        rows = ({kind: tuple(a) if isinstance(a, list) else a for kind, a in row.items()} for row in kept["actions"])
-        return Tables(tuple(rows), tuple(kept["goto"]), kept["start"], kept["accept"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    """Tables that were kept, or None where there are none."""
+    data = kept(path)
+    if data is None:
         return None
+    found = json.loads(data)
+    rows = ({kind: tuple(a) if isinstance(a, list) else a for kind, a in row.items()} for row in found["actions"])
+    return Tables(tuple(rows), tuple(found["goto"]), found["start"], found["accept"])
 
 
 def _keep(path: Path, found: Tables) -> None:
     """Tables for the next process; where they cannot be kept, it makes them again."""
     fields = {"actions": found.actions, "goto": found.goto, "start": found.start, "accept": found.accept}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, lambda temporary: temporary.write_text(json.dumps(fields)))
-    except (OSError, FileError):
-        return
+    keep(path, json.dumps(fields).encode())
