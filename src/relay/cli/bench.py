@@ -81,7 +81,7 @@ def bench(
         options = {"target": target, "opt_level": opt_level, "threads": threads}
         exe, module, took = _compiled(file, entry, weights, precision=precision, **options)
         exact = _compiled(file, entry, weights, **options)[0] if precision != "float32" else None
-        args = inputs.arguments(exe.signature(entry).params, given or [], dim or [], seed)
+        args = inputs.arguments(exe.signature(entry), given or [], dim or [], seed)
         with progress("measuring"):
             result = compare(exe, module, entry, args, names, threads or available_threads(), seconds, took, exact)
         if plot is not None:

@@ -30,6 +30,7 @@ from relay.cli.shared import (
     require_seconds,
     write_text,
 )
+from relay.ir.diagnostics import RelayError
 
 
 def profile(
@@ -43,6 +44,9 @@ def profile(
     precision: PrecisionOption = "float32",
     threads: Threads = None,
     seed: Seed = 0,
+    batch: Annotated[
+        int | None, Option(help="Measure batches of so many requests, whose lists and trees are drawn one by one.")
+    ] = None,
     seconds: Annotated[float, Option(help="How long to measure.")] = 1.0,
     plot: Annotated[Path | None, Option(help="Draw the roofline into this .svg file.")] = None,
     trace: Annotated[
@@ -73,10 +77,19 @@ def profile(
         exe = read_executable(
             file, entry, weights, target=target, opt_level=opt_level, precision=precision, threads=threads
         )
-    args = inputs.arguments(exe.signature(entry).params, given or [], dim or [], seed)
+    signature, requests = exe.signature(entry), None
+    args = inputs.arguments(signature, given or [], dim or [], seed)
+    if batch is not None:
+        if batch < 1:
+            raise RelayError(f"a batch has at least one request, not {batch}")
+        # Tensors are weights: those that requests have in common are the same objects.
+        drawn = [args, *(inputs.arguments(signature, given or [], dim or [], seed + n) for n in range(1, batch))]
+        varying = [p["type"]["kind"] != "tensor" for p in signature.params]
+        requests = [[mine if v else one for mine, one, v in zip(d, args, varying, strict=True)] for d in drawn]
+        args = []
     with progress("measuring"):
         limits = machine_limits(threads)
-        found = measure(exe, *args, entry=entry, seconds=seconds, threads=threads, limits=limits)
+        found = measure(exe, *args, entry=entry, seconds=seconds, threads=threads, limits=limits, requests=requests)
     if plot is not None:
         write_text(plot, roofline(found.rows, limits))
     if trace is not None:

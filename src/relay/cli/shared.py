@@ -37,9 +37,17 @@ Weights = Annotated[
     Option(help="Bind parameters by name from a .safetensors or .npz file, or a folder of .safetensors files."),
 ]
 Inputs = Annotated[
-    list[str] | None, Option("-i", "--input", help="name=value: a number, a nested list, FILE.npy or random.")
+    list[str] | None,
+    Option(
+        "-i",
+        "--input",
+        help="name=value: a number, a nested list, FILE.npy or random; a constructor of such, Node(Leaf(1), Leaf(random)).",
+    ),
 ]
-Dims = Annotated[list[str] | None, Option("-d", "--dim", help="name=size: a dimension of random inputs.")]
+Dims = Annotated[
+    list[str] | None,
+    Option("-d", "--dim", help="name=size: a dimension of random inputs, or about how large a random list or tree is."),
+]
 Seed = Annotated[int, Option(help="Seed of random inputs.")]
 Json = Annotated[
     bool, Option("--json", help='Print the result as JSON (what is not finite as a text: "NaN", "-Infinity").')

@@ -39,6 +39,7 @@ from relay.cli.shared import (
     read_module,
     refuse_options,
 )
+from relay.executable.values import Signature
 from relay.ir.diagnostics import FileError, RelayError
 from relay.ir.files import require_folder, write_whole
 
@@ -137,15 +138,15 @@ def run(
     """Run a program and print its result."""
     if interpret:
         module = read_module(file, weights, entry)
-        params = _params(module, entry)
-        result = relay.evaluate(module, *inputs.arguments(params, given or [], dim or [], seed), entry=entry)
+        result = relay.evaluate(
+            module, *inputs.arguments(_signature(module, entry), given or [], dim or [], seed), entry=entry
+        )
     elif debug:
         from relay.cli import debug as debugger
 
         module = read_module(file, weights, entry)
-        params = _params(module, entry)
         options = relay.Options(target=target, opt_level=opt_level or 0, threads=threads, entries=(entry,))
-        values = inputs.arguments(params, given or [], dim or [], seed)
+        values = inputs.arguments(_signature(module, entry), given or [], dim or [], seed)
         try:
             result = debugger.debug(module, entry, values, options, sys.stdin, sys.stdout)
         except debugger.Stopped:
@@ -153,7 +154,7 @@ def run(
     else:
         level = 3 if opt_level is None else opt_level
         exe = read_executable(file, entry, weights, target=target, opt_level=level, threads=threads)
-        result = exe.run(entry, *inputs.arguments(exe.signature(entry).params, given or [], dim or [], seed))
+        result = exe.run(entry, *inputs.arguments(exe.signature(entry), given or [], dim or [], seed))
     if output is not None:
         if isinstance(result, tuple | list):
             raise RelayError("only a single tensor can be written to a .npy file")
@@ -199,8 +200,7 @@ def verify(
             print(f"not proved of {name}:")
             print("\n".join(f"  {text}" for text in texts))
         return
-    params = _params(module, entry)
-    values = inputs.arguments(params, given or [], dim or [], seed)
+    values = inputs.arguments(_signature(module, entry), given or [], dim or [], seed)
     options = relay.Options(target=target, opt_level=opt_level, threads=threads, entries=(entry,), check_memory=memory)
     names = executors.split(",")
     with progress(f"comparing {executors}"):
@@ -266,12 +266,11 @@ def inspect(
     print(json_text(found) if as_json else "\n".join(f"== {title}\n{text}" for title, text in found))
 
 
-def _params(module: relay.Module, entry: str) -> list[dict[str, Any]]:
-    """What an executable of the module would say of the entry's parameters."""
+def _signature(module: relay.Module, entry: str) -> Signature:
+    """What an executable of the module would say of the entry."""
     from relay.lower.signature import entry_info
 
-    params: list[dict[str, Any]] = json.loads(entry_info(module, module.function(entry)))["params"]
-    return params
+    return Signature(entry, json.loads(entry_info(module, module.function(entry))))
 
 
 def shown(value: object) -> str:

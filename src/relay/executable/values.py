@@ -34,11 +34,12 @@ class Signature:
         self.name = name
         self.params: Sequence[Spec] = info["params"]
         self.result: Spec = info["result"]
+        self.adts: Mapping[str, Spec] = info["adts"]
         self._all_tensors = all(p["type"]["kind"] == "tensor" for p in self.params)
         # Whether the result is a tuple that the runtime makes a Python tuple of.
         self.tuples = self.result["kind"] == "tuple" and _of_tensors(self.result, _SHALLOW)
         sizes = NamedSizes(name, info["bounds"])
-        self._types = _Types(info["adts"], sizes)
+        self._types = _Types(self.adts, sizes)
         # For each parameter its type's number, of a tensor -1, and what errors call it.
         kinds = [p["type"] for p in self.params]
         self._wanted = tuple(-1 if kind["kind"] == "tensor" else self._types.number(kind) for kind in kinds)
@@ -178,15 +179,17 @@ class _Types:
             case "tuple":
                 return "tuple", tuple(self.number(f) for f in spec["fields"])
             case "adt":
-                definition = self.adts[spec["name"]]
-                meaning = dict(zip(definition["params"], spec["args"], strict=True))
-                constructors = tuple(
-                    (c["name"], tuple(self.number(_closed(f, meaning)) for f in c["fields"]))
-                    for c in definition["constructors"]
-                )
-                return "adt", spec["name"], constructors
+                known = constructors(self.adts, spec)
+                return "adt", spec["name"], tuple((name, tuple(map(self.number, fields))) for name, fields in known)
             case kind:
                 return (kind,)
+
+
+def constructors(adts: Mapping[str, Spec], spec: Spec) -> list[tuple[str, tuple[Spec, ...]]]:
+    """The constructors of a data type, by tag, with the types of their fields."""
+    definition = adts[spec["name"]]
+    meaning = dict(zip(definition["params"], spec["args"], strict=True))
+    return [(c["name"], tuple(_closed(f, meaning) for f in c["fields"])) for c in definition["constructors"]]
 
 
 def _closed(spec: Spec, types: Mapping[str, Spec]) -> Spec:
@@ -220,7 +223,7 @@ def _closed_shape(shape: str | list[Size], types: Mapping[str, Spec]) -> list[Si
 def _bound(params: Sequence[Spec], sizes: NamedSizes) -> tuple[tuple[int, int, int], ...]:
     """What tensors among the arguments say of the names in other arguments' types: argument, axis and the size's code. What is
     computed from a name says something where the name is no axis of a tensor."""
-    wanted = {name for spec in params if spec["kind"] != "tensor" for size in _sizes(spec) for name in names_in(size)}
+    wanted = {name for spec in params if spec["kind"] != "tensor" for size in sizes_of(spec) for name in names_in(size)}
     axes = [
         (number, axis, size)
         for number, spec in enumerate(params)
@@ -233,7 +236,7 @@ def _bound(params: Sequence[Spec], sizes: NamedSizes) -> tuple[tuple[int, int, i
     return tuple((number, axis, sizes.code(size)) for number, axis, size in (*named, *computed))
 
 
-def _sizes(spec: Spec) -> Iterator[Size]:
+def sizes_of(spec: Spec) -> Iterator[Size]:
     """The sizes in a type of an entry."""
     match spec["kind"]:
         case "tensor" | "shape":
@@ -242,7 +245,7 @@ def _sizes(spec: Spec) -> Iterator[Size]:
             yield spec["size"]
         case "tuple" | "adt":
             for part in spec["fields" if spec["kind"] == "tuple" else "args"]:
-                yield from _sizes(part)
+                yield from sizes_of(part)
 
 
 def _text(spec: Spec) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from relay._runtime import available_threads
 from relay.executable.program import Executable
+from relay.ir.diagnostics import RelayError
 from relay.lower.work import evaluate
 from relay.view.limits import Limits
 from relay.view.timing import Timing, summary
@@ -128,12 +130,16 @@ def profile(
     seconds: float = 1.0,
     threads: int | None = None,
     limits: Limits | None = None,
+    requests: Sequence[Sequence[object]] | None = None,
 ) -> Profile:
     """Run ``entry`` on ``args`` for about ``seconds``, every other run recorded, or fewer where recording takes more of the time than a
-    hundredth or two. ``threads`` is how many ``exe`` may use (None: all); ``limits`` are the machine's (`machine_limits`). Recordings of
-    ``exe`` made before are dropped."""
+    hundredth or two; with ``requests`` (and no ``args``) a run is a `run_batch` of these. ``threads`` is how many ``exe`` may use (None:
+    all); ``limits`` are the machine's (`machine_limits`). Recordings of ``exe`` made before are dropped."""
+    if requests is not None and args:
+        raise RelayError("a profile is of a call with arguments or of a batch of requests, not of both")
     program = exe.program
-    exe.run(entry, *args)
+    once = partial(exe.run, entry, *args) if requests is None else partial(exe.run_batch, entry, requests)
+    once()
     plain: list[float] = []
     recorded: list[float] = []
     program.reset_statistics()
@@ -145,7 +151,7 @@ def profile(
             for times, on in (*[(plain, False)] * between, (recorded, True)):
                 program.profile(on)
                 start = time.perf_counter()
-                exe.run(entry, *args)
+                once()
                 times.append(time.perf_counter() - start)
             if len(recorded).bit_count() == 1:  # 1, 2, 4, 8 ...
                 between = runs_between(summary(plain).median, summary(recorded).median)
@@ -159,7 +165,7 @@ def profile(
     inside = sum(r.seconds for r in rows)
     names = tuple(name for name, _, _ in program.kernels)
     return Profile(
-        rows, int((events["kind"] == RUN).sum()), whole, max(0.0, whole - inside), summary(plain), summary(recorded),
+        rows, len(recorded), whole, max(0.0, whole - inside), summary(plain), summary(recorded),
         threads or available_threads(), dropped, limits, events, names,
     )  # fmt: skip
 

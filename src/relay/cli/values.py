@@ -1,0 +1,219 @@
+"""Values for the parameters of an entry: read from a text, or drawn at random.
+
+A tensor is a number, a nested list or FILE.npy; a tuple ``(a, b)``, a ``List`` ``[a, b]``, other values of data types are constructors
+applied to such, ``Node(Leaf([[1, 2]]), Leaf(random))``, files inside of them in quotes; ``random`` is a value of any of these types.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from relay.executable.sizes import with_sizes
+from relay.executable.values import Spec, constructors
+from relay.ir.diagnostics import FileError, OutOfMemoryError, RelayError, TypeError_
+from relay.ir.dtypes import holds, numpy_dtype
+from relay.ir.trampoline import Step, run
+from relay.ir.value import AdtValue, list_value
+
+Array = npt.NDArray[Any]
+RANDOM_SIZE = 16  # a dimension that nobody fixes
+RANDOM = "random"
+# How far below a type its least value is looked for.
+_DEEPEST = 16
+_FORMS = "give a number, a nested list, a .npy file, or random; of a data type Constructor(...), of a List [...], of a tuple (...)"
+
+
+class Values:
+    """Values of the types of one entry. ``adts`` are the definitions of the data types, ``sizes`` those of dimensions by name, and how
+    large random values of parameters are."""
+
+    def __init__(self, adts: Mapping[str, Spec], sizes: Mapping[str, int], random: np.random.Generator) -> None:
+        self._adts = adts
+        self._sizes = sizes
+        self._random = random
+        self._least: dict[tuple[str, int], float] = {}
+
+    def value(self, name: str, spec: Spec, text: str) -> object:
+        """The value of the parameter ``name``. Raises RelayError for a text that is none of its type."""
+        if text == RANDOM:
+            return self.drawn(name, spec)
+        if spec["kind"] == "tensor" and text.endswith(".npy"):
+            return _from_file(spec, text)
+        try:
+            root = _NamedNumbers().visit(ast.parse(text.strip(), mode="eval")).body
+        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+            raise _unreadable(name, text) from error
+        return run(self._read(name, spec, root))
+
+    def drawn(self, name: str, spec: Spec) -> object:
+        """A random value: a tensor of numbers, an algebraic value with about as many constructors around others as the size ``name``."""
+        return run(self._draw(name, spec, self._sizes.get(name, RANDOM_SIZE)))
+
+    # -- texts
+
+    def _read(self, name: str, spec: Spec, node: ast.expr) -> Step[object]:
+        if isinstance(node, ast.Name) and node.id == RANDOM:
+            return self.drawn(name, spec)
+        match spec["kind"], node:
+            case "tensor", ast.Constant(value=str(path)) if path.endswith(".npy"):
+                return _from_file(spec, path)
+            case "tensor", _:
+                return _tensor(name, spec, node)
+            case "tuple", ast.Tuple(elts=items) if len(items) == len(spec["fields"]):
+                made = []
+                for field, item in zip(spec["fields"], items, strict=True):
+                    made.append((yield self._read(name, field, item)))
+                return tuple(made)
+            case "adt", ast.List(elts=items) if spec["name"] == "List":
+                made = []
+                for item in items:
+                    made.append((yield self._read(name, spec["args"][0], item)))
+                return list_value(made)
+            case "adt", ast.Call(func=ast.Name(id=constructor), args=items, keywords=[]):
+                return (yield self._applied(name, spec, constructor, items))
+            case "adt", ast.Name(id=constructor):
+                return (yield self._applied(name, spec, constructor, []))
+            case "adt", ast.Constant(value=None):
+                return (yield self._applied(name, spec, "None", []))
+            case (("tuple" | "adt"), _):
+                raise _unreadable(name, ast.unparse(node))
+            case _:
+                raise _refused(name)
+
+    def _applied(self, name: str, spec: Spec, constructor: str, items: Sequence[ast.expr]) -> Step[AdtValue]:
+        known = constructors(self._adts, spec)
+        tag, fields = next(((n, f) for n, (c, f) in enumerate(known) if c == constructor), (-1, ()))
+        if tag < 0:
+            raise RelayError(
+                f"{spec['name']}, which %{name} is made of, has no constructor {constructor}",
+                hint=f"it has: {', '.join(c for c, _ in known)}",
+            )
+        if len(fields) != len(items):
+            raise RelayError(f"{constructor} in the value of %{name} takes {len(fields)} fields, not {len(items)}")
+        made = []
+        for field, item in zip(fields, items, strict=True):
+            made.append((yield self._read(name, field, item)))
+        return AdtValue(spec["name"], constructor, tag, tuple(made))
+
+    # -- random values
+
+    def _draw(self, name: str, spec: Spec, size: int) -> Step[object]:
+        """A value with about ``size`` constructors that have values of data types in them."""
+        if spec["kind"] == "tensor":
+            return self._random_tensor(name, spec)
+        if self._least_size(spec) == math.inf:
+            raise _refused(name)
+        if spec["kind"] == "tuple":
+            return tuple((yield self._draw_fields(name, spec["fields"], size)))
+        known = constructors(self._adts, spec)
+        around = [any(map(_holds_data, fields)) for _, fields in known]
+        costs = [sum(map(self._least_size, fields)) + a for a, (_, fields) in zip(around, known, strict=True)]
+        # One around others while there is room for it, then one that ends here, else the least.
+        possible = [n for n, a in enumerate(around) if a and costs[n] <= size]
+        possible = possible or [n for n, a in enumerate(around) if not a and costs[n] < math.inf]
+        tag = int(self._random.choice(possible)) if possible else costs.index(min(costs))
+        constructor, fields = known[tag]
+        made = yield self._draw_fields(name, fields, size - around[tag])
+        return AdtValue(spec["name"], constructor, tag, tuple(made))
+
+    def _draw_fields(self, name: str, fields: Sequence[Spec], size: int) -> Step[list[object]]:
+        """Values of some fields, among which what is left of the size beyond their least is divided at random."""
+        least = [int(self._least_size(f)) for f in fields]
+        takers = [n for n, f in enumerate(fields) if _holds_data(f)]
+        rest = max(0, size - sum(least))
+        cuts = sorted(self._random.integers(0, rest + 1, max(0, len(takers) - 1)).tolist())
+        shares = {n: b - a for n, a, b in zip(takers, [0, *cuts], [*cuts, rest], strict=False)}
+        made = []
+        for n, field in enumerate(fields):
+            made.append((yield self._draw(name, field, least[n] + shares.get(n, 0))))
+        return made
+
+    def _least_size(self, spec: Spec, depth: int = _DEEPEST) -> float:
+        """The fewest constructors around others in a value of a type; infinite where none is found, or none can be made here."""
+        match spec["kind"]:
+            case "tensor":
+                return 0
+            case "tuple":
+                return sum(self._least_size(f, depth) for f in spec["fields"])
+            case "adt" if depth:
+                key = json.dumps(spec, sort_keys=True), depth
+                if key not in self._least:
+                    self._least[key] = min(
+                        sum(self._least_size(f, depth - 1) for f in fields) + any(map(_holds_data, fields))
+                        for _, fields in constructors(self._adts, spec)
+                    )
+                return self._least[key]
+            case _:
+                return math.inf
+
+    def _random_tensor(self, name: str, spec: Spec) -> Array:
+        dtype, random = numpy_dtype(spec["dtype"]), self._random
+        sizes = (with_sizes(d, lambda name: self._sizes.get(name, RANDOM_SIZE)) for d in spec["shape"])
+        shape = tuple(RANDOM_SIZE if size is None else cast(int, size) for size in sizes)
+        try:
+            if dtype.kind == "b":
+                return random.random(shape) < 0.5
+            if dtype.kind in "iu":
+                return random.integers(0, 2, shape).astype(dtype)
+            return random.standard_normal(shape).astype(dtype)
+        except (MemoryError, ValueError) as error:  # NumPy's ValueError: more than an address holds
+            raise OutOfMemoryError(f"out of memory: a random %{name} of shape {shape}") from error
+
+
+def _holds_data(spec: Spec) -> bool:
+    """Whether values of data types are in a value of this type."""
+    return spec["kind"] == "adt" or (spec["kind"] == "tuple" and any(map(_holds_data, spec["fields"])))
+
+
+def _unreadable(name: str, text: str) -> RelayError:
+    return RelayError(f"cannot read a value of %{name} from {text!r}", hint=_FORMS)
+
+
+def _refused(name: str) -> TypeError_:
+    return TypeError_(
+        f"%{name} holds what is no tensor and no data: it cannot be given on the command line",
+        hint="call the program from Python",
+    )
+
+
+def _from_file(spec: Spec, path: str) -> Array:
+    try:
+        loaded: Array = np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise FileError(f"no such file: {path}") from error
+    except Exception as error:  # NumPy raises many kinds for a damaged file
+        raise FileError(f"cannot read an array from {path}: {error}") from error
+    if not isinstance(loaded, np.ndarray):
+        raise FileError(f"cannot read an array from {path}: it holds several")
+    # The format has no name for element types that are not NumPy's own: `relay run -o` leaves their bytes there.
+    dtype = numpy_dtype(spec["dtype"])
+    nameless = np.dtype((np.void, dtype.itemsize))
+    return loaded.view(dtype) if dtype.kind == "V" and loaded.dtype == nameless else loaded
+
+
+def _tensor(name: str, spec: Spec, node: ast.expr) -> Array:
+    try:
+        literal = np.asarray(ast.literal_eval(node))
+        if literal.dtype.kind not in "biuf":
+            raise ValueError("not numbers")
+        with np.errstate(all="ignore"):  # what does not fit is refused below
+            value: Array = literal.astype(numpy_dtype(spec["dtype"]))
+    except (ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
+        raise _unreadable(name, ast.unparse(node)) from error
+    if not holds(value, literal):
+        raise RelayError(f"{ast.unparse(node)} does not fit in {spec['dtype']}, which %{name} is made of")
+    return value
+
+
+class _NamedNumbers(ast.NodeTransformer):
+    """``inf`` and ``nan`` as the numbers they name."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(float(node.id)) if node.id in ("inf", "nan") else node
