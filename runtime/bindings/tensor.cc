@@ -250,6 +250,11 @@ void release_keep(void* owner) {
 // From an object with the DLPack protocol; null when it is not one, or its element type is not one of ours.
 Tensor* from_dlpack_object(nb::handle object, uint8_t expected, bool copy) {
   if (!nb::hasattr(object, "__dlpack__")) return nullptr;
+  // PyTorch hands out the memory of a tensor that stands for its negative without a word about that.
+  if (nb::hasattr(object, "is_neg") && nb::cast<bool>(object.attr("is_neg")()))
+    fail(Status::invalid_argument,
+         "expected a tensor, found %s that holds the negatives of its elements; resolve_neg() makes it one",
+         python_type(object).c_str());
   nb::ndarray<nb::ro> array;
   if (!nb::try_cast(nb::borrow(object), array)) {
     PyErr_Clear();
@@ -501,6 +506,11 @@ Value value_of_known(nb::handle object, const KnownElements& elements, int64_t c
 
 Tensor* tensor_from_array(nb::handle object, uint8_t dtype, bool copy) {
   Tensor* tensor = nullptr;
+  // Its buffer has numbers under the mask as well.
+  if (Py_TYPE(object.ptr()) != known_arrays.type && nb::hasattr(object, "mask") && nb::hasattr(object, "filled"))
+    fail(Status::invalid_argument,
+         "expected a tensor, found %s, whose mask would be lost; filled() says what stands under it",
+         python_type(object).c_str());
   if (!PyBytes_Check(object.ptr()) && !PyByteArray_Check(object.ptr())) {
     if (PyObject_CheckBuffer(object.ptr())) tensor = from_buffer(object, dtype, copy);
     if (tensor == nullptr) tensor = from_extended_array(object, dtype, copy);

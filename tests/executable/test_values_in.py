@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -309,6 +310,24 @@ def test_an_array_in_another_byte_order_is_named_as_such() -> None:
     exe = relay.compile('#[version = "0.0.5"]\ndef @main(%x: Tensor[(3,), float32]) { %x }')
     with pytest.raises(ArgumentError, match=r"(?s)another byte order.*x\.astype\('float32'\)"):
         exe(np.ones(3, ">f4"))
+
+
+def test_what_an_array_says_beside_its_elements_is_not_lost() -> None:
+    """Neither the mask of one of NumPy's nor that one of PyTorch's stands for its negative, of which the memory tells nothing."""
+    mod = relay.parse('#[version = "0.0.5"]\nimport prelude\ndef @main(%x: List[Tensor[(3,), float32]]) { %x }')
+    runs: list[Callable[..., Any]] = [relay.compile(mod), lambda *args: relay.evaluate(mod, *args)]
+    masked = np.ma.masked_array(np.ones(3, np.float32), [False, True, False])
+    for run in runs:
+        with pytest.raises(RelayError, match=r"(?s)mask.*would be lost"):
+            run([masked])
+    with pytest.raises(RelayError, match="a constant has no mask"):
+        relay.const(masked)
+    torch: Any = pytest.importorskip("torch")
+    negated = torch.complex(torch.ones(3), torch.ones(3)).conj().imag
+    for run in runs:
+        with pytest.raises(RelayError, match="resolve_neg"):
+            run([negated])
+        assert np.asarray(run([negated.resolve_neg()])[0]).tolist() == [-1, -1, -1]
 
 
 @pytest.mark.parametrize("size", [2, 5000])  # what is small is copied on its way in

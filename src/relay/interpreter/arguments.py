@@ -14,6 +14,7 @@ import numpy as np
 from relay.interpreter.sizes import Unsettled, check_sizes, settle, size_checks
 from relay.interpreter.values import Array, Closure, ConstructorValue, OperatorValue, Reference, Value
 from relay.ir.call_arguments import adopted, placed
+from relay.ir.constant import is_masked
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.dim import DimVar
 from relay.ir.dtypes import numpy_dtype
@@ -110,6 +111,8 @@ class _Reader:
             or given is None
         ):
             raise _unexpected(given, type_, what)
+        if is_masked(given):
+            raise TypeError_(f"{what} has a mask, which would be lost", hint="filled() says what stands under it")
         try:
             array: Array = np.array(given)  # a copy: the caller may write into its own, and values never change
         except (ValueError, TypeError, RuntimeError) as error:  # the last: a tensor of PyTorch that requires a gradient

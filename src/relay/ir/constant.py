@@ -22,6 +22,10 @@ def make_constant(data: npt.ArrayLike, dtype: str | None = None, span: Span | No
     The array is copied unless it is read-only already; its memory is in the machine's byte order, row-major. Raises RelayError
     for what is no array of numbers, and for a number that the base type does not hold: beyond its range, or a fraction as an integer.
     """
+    if is_masked(data):
+        raise RelayError(
+            f"a constant has no mask, and {type(data).__name__} has one", hint="filled() says what stands under it"
+        )
     if dtype is None:
         if isinstance(data, np.ndarray | np.generic):
             dtype = dtype_name(data.dtype)
@@ -33,6 +37,11 @@ def make_constant(data: npt.ArrayLike, dtype: str | None = None, span: Span | No
         array = array.copy() if array is data or array.base is not None else array
         array.flags.writeable = False
     return Constant(array, dtype, None, span)
+
+
+def is_masked(given: object) -> bool:
+    """Whether it is an array some of whose elements count as absent: NumPy makes a plain one of it that has numbers there."""
+    return hasattr(given, "mask") and hasattr(given, "filled")
 
 
 def _converted(data: npt.ArrayLike, dtype: str) -> npt.NDArray[Any]:
