@@ -43,7 +43,7 @@ EXCLUDED: Mapping[str, tuple[str, ...]] = {
     "no result that is a float": (
         "logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not",
         "left_shift", "right_shift", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "isnan", "isinf",
-        "isfinite", "all", "any", "argmax", "argmin", "shape_of", "ndarray_size",
+        "isfinite", "all", "any", "argmax", "argmin", "searchsorted", "shape_of", "ndarray_size",
     ),
 }  # fmt: skip
 NO_DERIVATIVE = frozenset(name for names in EXCLUDED.values() for name in names)

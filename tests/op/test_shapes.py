@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import relay
 from relay import te
 from relay.ir.dim import DimVar, as_dim, dim_var
 from relay.op import registry
@@ -245,6 +246,26 @@ def _one_hot(i: Array, on: Array, off: Array, depth: int, axis: int, dtype: str)
     return np.moveaxis(np.where(i[..., None] == np.arange(depth), on, off).astype(dtype), -1, axis)
 
 
+def _draw_searched(d: Draw) -> Drawn:
+    rows = h.shape(d, 0, 2)
+    kind = h.dtype(d, (*h.FLOATS, "int32", "uint8"))
+    data = np.sort(h.array(d, (*rows, d(st.integers(0, 40))), kind, 0, 9), axis=-1)
+    values = h.array(d, (*rows, d(st.integers(0, 5))) if rows else h.shape(d, 0, 2), kind, 0, 9)
+    if kind == "float32" and d(st.booleans()):
+        data[..., -1:], values[..., :1] = np.nan, np.nan
+    attrs = {"side": d(st.sampled_from(["left", "right"])), "dtype": d(st.sampled_from(["int32", "int64"]))}
+    return (data, values), attrs
+
+
+def _searched(data: Array, values: Array, side: Any, dtype: str) -> Array:
+    if data.ndim == 1:
+        return np.asarray(np.searchsorted(h.wide(data), h.wide(values), side)).astype(dtype)
+    out = np.zeros(values.shape, dtype)
+    for row in np.ndindex(data.shape[:-1]):
+        out[row] = np.searchsorted(h.wide(data[row]), h.wide(values[row]), side)
+    return out
+
+
 def _draw_slice(d: Draw) -> Drawn:
     x = _any(d, 1, 3)
     count = d(st.integers(1, x.ndim))
@@ -360,6 +381,7 @@ CASES = [
     Case("take", _draw_take, _take),
     Case("gather", _draw_gather, _gather),
     Case("gather_nd", _draw_gather_nd, _gather_nd, symbolic=False),
+    Case("searchsorted", _draw_searched, _searched),
     Case("one_hot", _draw_one_hot, _one_hot),
     Case("strided_slice", _draw_slice, _slice),
     Case("slice_like", _draw_slice_like, _slice_like),
@@ -449,3 +471,16 @@ def test_unknown_sizes_wait() -> None:
 def test_errors(name: str, shape: tuple[int, ...], attrs: dict[str, Any], message: str) -> None:
     with pytest.raises(te.DefinitionError, match=message):
         h.apply(name, np.ones(shape, np.float32), **attrs)
+
+
+@pytest.mark.parametrize("size", [1, 2047, 2048, 5000])
+def test_a_search_in_a_vector_of_any_size(size: int) -> None:
+    """The number of steps follows from the size, which is not known: none is left out where it has one bit more."""
+    exe = relay.compile("""#[version = "0.0.5"]
+def @main[n: Dim, m: Dim](%x: Tensor[(n,), int32], %v: Tensor[(m,), int32]) {
+  (searchsorted(%x, %v), searchsorted(%x, %v, side="right"))
+}""")
+    data, values = np.arange(size, dtype=np.int32), np.arange(-1, size + 2, dtype=np.int32)
+    left, right = (np.asarray(found) for found in exe(data, values))
+    np.testing.assert_array_equal(left, np.searchsorted(data, values))
+    np.testing.assert_array_equal(right, np.searchsorted(data, values, "right"))

@@ -25,6 +25,7 @@ from relay.op import (
     row_gradients,
     rows,
     scatter,
+    searching,
     shapes,
     views,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "row_gradients",
     "rows",
     "scatter",
+    "searching",
     "shapes",
     "views",
 ]
