@@ -162,3 +162,17 @@ def test_a_library_whose_name_is_misspelt() -> None:
     with pytest.raises(SyntaxError_, match="cannot read the import prelud") as caught:
         parse_module(HEADER + "import prelud\ndef @f() { 1 }")
     assert caught.value.hint == "did you mean prelude?"
+
+
+@pytest.mark.parametrize(
+    ("body", "hint"),
+    [
+        ("for i in 3 { %x }", "@while or @for of the prelude"),
+        ("concatenate([%x, %x], axis=0)", "several tensors are (%x, %y)"),
+        ("zeros(shape=%x)", "an attribute is known when the program is compiled"),
+    ],
+)
+def test_what_is_written_otherwise_elsewhere(body: str, hint: str) -> None:
+    with pytest.raises(SyntaxError_) as error:
+        relay.parse(HEADER + f"def @main(%x: Tensor[(3,), float32]) {{ {body} }}")
+    assert hint in (error.value.hint or "")

@@ -256,3 +256,20 @@ def test_entry_types_are_counted() -> None:
 
 def test_a_partial_match_is_exempt() -> None:
     typed(LIST + "def @main(%x: List[int32]) { match? (%x) { Cons(%y, Nil) => %y } }")
+
+
+@pytest.mark.parametrize(
+    ("program", "hint"),
+    [
+        (f"def @main({X}) {{ if (%x > 0f) {{ %x }} else {{ exp(%x) }} }}", "where(condition, a, b)"),
+        ("def @main(%b: bool) { !%b }", "logical_not(a)"),
+        ("def @f(%i: int64) { %i }\ndef @main() { @f(3) }", 'cast(%x, dtype="int64")'),
+        (f"def @f(%x: int64) {{ %x }}\ndef @main({X}) {{ @f(%x) }}", None),  # a cast would not do
+        (f"def @main({X}) {{ !%x }}", None),
+    ],
+)
+def test_what_to_write_instead(program: str, hint: str | None) -> None:
+    with pytest.raises(RelayError) as caught:
+        typed(program)
+    found = caught.value.hint or ""
+    assert hint in found if hint else not found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from relay.ir.lexer import Tokens
 
+_LOOP: Final = "a loop is a function that calls itself last, or @while or @for of the prelude"
 # By a character that begins no word.
 CHARACTERS: Final[Mapping[str, str]] = {
     '"': "a string ends on the line it begins on",
@@ -35,6 +36,7 @@ _BEFORE: Final[Mapping[str, str]] = {
     "match": "what is taken apart stands in parentheses",
     "match?": "what is taken apart stands in parentheses",
     "*": "a power is power(a, b)",
+    "for": _LOOP,
 }
 _LOOPS: Final = frozenset(("for", "while"))
 _BEGINS_EXPRESSION: Final = frozenset(
@@ -53,9 +55,11 @@ def hint(tokens: Tokens, position: int, expected: Collection[str], wants_express
     if kind == "}" and "else" in expected:
         return "a choice is a value: write what it is otherwise, `else { ... }`"
     if kind == "[" and wants_expression:
-        return "a small tensor is const([1, 2], (2,), int32); attributes are given by name: axis=[0, 1]"
+        return "several tensors are (%x, %y); a small one is const([1, 2], (2,), int32); attributes are given by name: axis=[0, 1]"
+    if kind == "LOCAL" and before == "=":
+        return "an attribute is known when the program is compiled: a number, or a size as Dim[n]; what only a run knows is an operand"
     if kind == "{" and _word_before_parentheses(tokens, position) in _LOOPS:
-        return "a loop is a function that calls itself last, or @while or @for of the prelude"
+        return _LOOP
     if before in _BEFORE and (before != "*" or kind == "*"):
         return _BEFORE[before]
     if text == ":" and tokens.kinds[position - 1] == "NAME":

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import assert_never, cast
+from typing import Final, assert_never, cast
 
 from relay.ir.diagnostics import DividedByZero, ShapeError
 from relay.ir.dim import DimVar
@@ -70,6 +70,10 @@ from relay.typing.waiting import Waiting
 from relay.typing.widening import widened
 
 BOOL = scalar("bool")
+_ONE_CONDITION: Final = (
+    "a condition is one bool, as of %x > 0f; for each element by itself there is where(condition, a, b)"
+)
+_NOT: Final = "! reads a reference; whether something is not so is logical_not(a)"
 UNIT = TupleType(())
 
 
@@ -100,7 +104,7 @@ class Inference(InferenceState):
                 t = self._projection(e, (yield self.visit(e.tuple)) if known is None else known)
             case If():
                 cond = yield from self._child(e.cond, e, 0)
-                self.fit(cond, BOOL, _at(e.cond, e), "the condition of if")
+                self.fit(cond, BOOL, _at(e.cond, e), "the condition of if", _ONE_CONDITION)
                 then = yield from self._child(e.then, e, 1)
                 orelse = yield from self._child(e.orelse, e, 2)
                 t = self.join(then, orelse, _at(e.orelse, e), "the branches of if")
@@ -461,7 +465,8 @@ class Inference(InferenceState):
         if isinstance(head, RefType):
             return head.value
         content = self.solver.fresh("c")
-        self.equal(t, RefType(content), span, "the reference")
+        hint = _NOT if head == BOOL else ""
+        self.equal(t, RefType(content), span, "the reference", hint)
         return content
 
     def _match(self, e: Match) -> Step[Type]:

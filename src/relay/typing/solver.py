@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from math import gcd
-from typing import cast
+from typing import Final, cast
 
 from relay.ir.diagnostics import ShapeError, TypeError_
 from relay.ir.dim import (
@@ -59,6 +59,8 @@ from relay.typing.kinds import Variance, kind_of, kind_of_param
 from relay.typing.substitution import map_type, param_arg, substitute, variables
 from relay.typing.text import type_text
 from relay.typing.waiting import Queue, Waiting
+
+_CAST: Final = 'cast(%x, dtype="{}"); a number says its own: 2f is float32, 2 int32, 2i64 int64'
 
 
 class Mode(Enum):
@@ -291,7 +293,7 @@ class Solver:
             elif isinstance(y, TypeVar) and y.flexible:
                 self.bind(y, x)
             else:
-                raise self._mismatch(a, b)
+                raise self._mismatch(a, b, hint=_CAST.format(y) if isinstance(y, str) and a.shape == b.shape else "")
         if a.device != b.device and a.device is not None and b.device is not None:
             raise Mismatch(f"expected a tensor on {b.device}, found one on {a.device}")
         try:

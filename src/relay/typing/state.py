@@ -104,12 +104,12 @@ class InferenceState:
         except Mismatch as e:
             raise self.solver.whole(e, found, expected).error(span, context, hint) from None
 
-    def equal(self, found: Type, expected: Type, span: Span | None, context: str) -> None:
+    def equal(self, found: Type, expected: Type, span: Span | None, context: str, hint: str = "") -> None:
         self.solver.place = (span, context)
         try:
             self.solver.relate(found, expected, Mode.EQUAL)
         except Mismatch as e:
-            raise self.solver.whole(e, found, expected).error(span, context) from None
+            raise self.solver.whole(e, found, expected).error(span, context, hint) from None
 
     def argument(self, found: Type, expected: Type, soft: list[DimVar], span: Span | None, context: str) -> None:
         """An argument must fit its parameter. ``soft`` collects unknown dims that met ``?``."""
