@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 
+import relay
 from relay.ir.expr import Call, Constant, Function, GlobalVar, OpRef
 from relay.ir.types import TensorType, mentions_any
 from relay.transform import (
@@ -177,6 +180,35 @@ def test_transposes_compose() -> None:
     module = run(text, Simplify(), DeadCode())
     (binding,) = body_of(module.functions["main"]).bindings
     assert isinstance(binding.value, Call) and tuple(binding.value.attrs["axes"]) == (1, 0, 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("axes", list(permutations(range(3))))
+def test_what_is_taken_and_transposed_is_taken_of_the_transposed_table(axis: int, axes: tuple[int, ...]) -> None:
+    """Where the axes of the indices stay together, and the same values in every order."""
+    text = f"""def @main[n: Dim, m: Dim](%t: Tensor[(5, 3), float32], %i: Tensor[(n, m), int64]) {{
+                transpose(take(%t, %i, axis={axis}), axes={list(axes)})
+              }}"""
+    module = run(text, Simplify(), DeadCode())
+    first = axes.index(axis)
+    if axes == (0, 1, 2):
+        assert operators(module) == ["take"]
+    elif axes[first : first + 2] == (axis, axis + 1):
+        assert operators(module) == ["transpose", "take"]
+    else:
+        assert operators(module) == ["take", "transpose"]
+    table = np.arange(15, dtype=np.float32).reshape(5, 3)
+    indices = np.array([[0, 2, 1, 9], [1, 1, -4, 0]])  # those outside are moved to the nearest
+    expected = np.take(table, indices, axis, mode="clip").transpose(axes)
+    np.testing.assert_array_equal(np.asarray(relay.evaluate(module, table, indices)), expected)
+
+
+@pytest.mark.parametrize(("table", "indices"), [("(5000, 3)", "(n, m)"), ("(h, 3)", "(n, m)"), ("(5, 3)", "(2, 1)")])
+def test_a_table_that_is_not_known_to_be_small_is_not_transposed(table: str, indices: str) -> None:
+    text = f"""def @main[n: Dim, m: Dim, h: Dim](%t: Tensor[{table}, float32], %i: Tensor[{indices}, int64]) {{
+                transpose(take(%t, %i, axis=0), axes=[2, 0, 1])
+              }}"""
+    assert operators(run(text, Simplify(), DeadCode())) == ["take", "transpose"]
 
 
 def test_large_results_are_not_folded() -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from relay.ir.dim import Dim, dim_add, is_any, known_equal
+from relay.ir.dim import Dim, dim_add, is_any, known_equal, shape_size
 from relay.ir.expr import (
     Attr,
     Attrs,
@@ -216,6 +216,34 @@ def _transpose_of_transpose(found: Found, value: Expr, definition: Definition) -
     return op_call("transpose", (found[_X],), MappingProxyType({"axes": tuple(first[a] for a in second)}), value.span)
 
 
+def _transpose_of_taken(found: Found, value: Expr, definition: Definition) -> Expr | None:
+    """What is taken of a small table and transposed is taken of the transposed table, where the axes of the indices stay together: a
+    bias for each head by the distance of two positions is then read and written along the positions, not across the heads."""
+    call, rank = found.call(_TAKE, definition), _rank(value)
+    assert isinstance(value, Call)
+    attrs = registry.get("take").complete_attrs(call.attrs)
+    table, result, indices = type_of(call.args[0]), type_of(value), _rank(call.args[1])
+    if rank is None or not indices or attrs["axis"] is None or attrs["batch_dims"] or not isinstance(table, TensorType):
+        return None
+    if not isinstance(table.shape, tuple) or not isinstance(result, TensorType) or not isinstance(result.shape, tuple):
+        return None
+    size, given = shape_size(table.shape), shape_size(result.shape)
+    if not isinstance(size, int) or size > _SMALL_TABLE or (isinstance(given, int) and given < size):
+        return None
+    axes, at = _axes(value.attrs, rank), cast(int, attrs["axis"]) % (rank + 1 - indices)
+    first = axes.index(at)
+    if axes[first : first + indices] != tuple(range(at, at + indices)):
+        return None
+    kept = (*axes[: first + 1], *axes[first + indices :])
+    turned = tuple(a if a <= at else a - indices + 1 for a in kept)
+    made = op_call("transpose", (call.args[0],), MappingProxyType({"axes": turned}), value.span)
+    var = Var("table", None, made.ty)
+    new: Attrs = MappingProxyType({**call.attrs, "axis": first})
+    taken = op_call("take", (var, call.args[1]), new, value.span)
+    out = Var("taken", None, taken.ty)
+    return Block((Binding(var, made), Binding(out, taken)), out, value.ty, value.span)
+
+
 def _field(found: Found, value: Expr, definition: Definition) -> Expr | None:
     whole = definition(found[_TUPLE])
     assert isinstance(whole, Tuple) and isinstance(value, Proj)
@@ -348,6 +376,9 @@ _VIEWS = ("reshape", "squeeze", "expand_dims", "nn.batch_flatten")
 _X = wildcard()
 _INNER_CAST = is_op("cast")(_X)
 _INNER_TRANSPOSE = is_op("transpose")(_X)
+_TAKE = is_op("take")
+# Elements of a table that is copied in no more time than a call takes.
+_SMALL_TABLE = 4096
 _TUPLE = is_tuple()
 _SPLIT = is_op("split")
 _BATCH_NORM = is_op("nn.batch_norm")
@@ -369,6 +400,7 @@ RULES: tuple[Rule, ...] = (
     Rule(is_op(*_VIEWS)(is_op(*_VIEWS)(_X)), _view_of_view),
     Rule(is_op("transpose")(_X), _identity_transpose),
     Rule(is_op("transpose")(_INNER_TRANSPOSE), _transpose_of_transpose),
+    Rule(is_op("transpose")(_TAKE), _transpose_of_taken),
     Rule(is_proj(_TUPLE), _field),
     Rule(is_proj(_SPLIT), _part_of_split),
     Rule(is_proj(_BATCH_NORM), _scale_and_shift),
