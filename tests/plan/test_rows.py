@@ -18,7 +18,7 @@ from relay.loop.ir import Alloc, Branch, For, LetScalar, Prefetch, Stmt, Store
 from relay.loop.walk import buffers_read, expressions, statements
 from relay.op import registry
 from relay.plan.kernel_plan import KernelPlan, make_plan
-from relay.te.scalar import Binary, Compare, Const, Size, walk
+from relay.te.scalar import Binary, Compare, Const, Scalar, Size, Unary, walk
 from tests.plan.harness import HOST, Array, Maker, Native, check, fresh_name, primitive, random, tensor
 
 V = DimVar("n")
@@ -35,6 +35,10 @@ def over_rows(plan: KernelPlan) -> list[For]:
 
     several = [s for s in statements(body) if isinstance(s, Branch) and parallel(s.then)]
     return parallel(several[0].then if several else body)
+
+
+def _nodes(root: Stmt) -> list[Scalar]:
+    return [n for s in statements(root) for e in expressions(s) for n in walk(e)]
 
 
 AXES: tuple[int | tuple[int, ...] | None, ...] = (None, 0, 1, 2, (0, 1), (1, 2), (0, 2))
@@ -267,6 +271,37 @@ def test_columns_are_shared_out_and_their_sums_do_not_depend_on_it(columns: int 
     for others in results[1:]:
         for mine, other in zip(results[0], others, strict=True):
             np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("columns", [40, 2500, DimVar("w")])
+def test_exponentials_and_their_sums_down_columns_share_a_loop(columns: int | DimVar, dtype: str) -> None:
+    extent, width = (as_dim(columns), 1111) if isinstance(columns, DimVar) else (columns, columns)
+    tolerance = 1e-5 if dtype == "float32" else 1e-2
+
+    def build(m: Maker, x: Expr) -> Expr:
+        return m("nn.softmax", x, axis=1)
+
+    env = ({columns: width} if isinstance(columns, DimVar) else {}) | {V: 70}
+    plan = check(primitive([tensor((2, N, extent), dtype)], build), env, {**env, V: 1}, tolerance=tolerance)
+    loops = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
+    both = [loop for loop in loops if any(isinstance(n, Unary) and n.op == "exp" for n in _nodes(loop))]
+    assert both, "exponentials are made in a vector loop"
+    assert all(sum(isinstance(s, Store) for s in statements(loop)) == 2 for loop in both), "stored, and added up"
+
+
+def test_sums_of_elements_at_other_places_have_a_loop_of_their_own() -> None:
+    """What a sum reads of the row before, or of a later one, is not at hand where an element is made."""
+
+    def define(x: te.Tensor) -> te.Tensor:
+        e = te.compute(x.shape, lambda i, j: te.exp(x[i, j]), "e")
+        k = te.reduce_axis(30, "k")
+        total = te.compute((300,), lambda j: te.sum(e[29 - k, j] * x[k, j] * x[k, j], k), "total")
+        return te.compute(x.shape, lambda i, j: e[i, j] / total[j])
+
+    name = fresh_name()
+    registry.operator(name)(define)
+    check(primitive([tensor((30, 300))], lambda m, x: m(name, x)), tolerance=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(N, 24), (20, 100)])

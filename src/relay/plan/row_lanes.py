@@ -9,10 +9,25 @@ from typing import TYPE_CHECKING
 from relay.ir.dim import Dim, known_equal
 from relay.loop.ir import Buffer, For, LetScalar, Scope, Seq, Stmt, Store
 from relay.plan.build import allocate, seq, serial
+from relay.plan.expand import is_dear
 from relay.plan.graph import loads
 from relay.plan.reduction import accumulator, combine, initial, position_update
 from relay.plan.row_parts import Lanes, MemberPlan, Reductions, counted, position_dtype, targets
-from relay.te.scalar import Axis, Const, Load, Named, Reduce, Scalar, binary, cast, extent_of, select
+from relay.te.scalar import (
+    Axis,
+    Const,
+    Load,
+    Named,
+    Reduce,
+    Scalar,
+    binary,
+    cast,
+    extent_of,
+    select,
+    transform,
+    walk,
+)
+from relay.te.tensor import Scan
 
 if TYPE_CHECKING:
     from relay.plan.row_members import Emitter
@@ -23,7 +38,8 @@ _STEPS_AT_ONCE = 4
 
 def members_across(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) -> list[Stmt]:
     """All members for a block of rows, lanes across them. Reductions over the same axes that read the same elements, and of which none
-    needs another, share their loops."""
+    needs another, share their loops; so do elements and reductions of them, which find in a register what would have to come from memory
+    once more: a softmax's exponentials and their sum."""
     parts: list[list[MemberPlan]] = []
     axes: dict[tuple[int, Dim], Axis] = {}
     elements = {id(plan): _elements(emitter, plan, axes) for plan in plans if _is_alone(plan)}
@@ -41,6 +57,17 @@ def _is_alone(plan: MemberPlan) -> bool:
     return plan.member.kept.is_reduction and not plan.inner
 
 
+def _is_elements(plan: MemberPlan) -> bool:
+    """Whether a member is what is computed of each element by itself."""
+    kept = plan.member.kept
+    return bool(plan.inner) and not kept.is_reduction and not isinstance(kept.stage, Scan)
+
+
+def _steps(plan: MemberPlan) -> list[Axis]:
+    """The axes that a member goes through for each lane."""
+    return plan.reduced if plan.member.kept.is_reduction else plan.inner
+
+
 def _sibling(
     emitter: Emitter,
     parts: Sequence[list[MemberPlan]],
@@ -55,6 +82,8 @@ def _sibling(
     reads, writes = emitter.reads(plan), {id(t.buffer) for t in targets(emitter.builder, plan)}
     for part in reversed(parts):
         first = part[0]
+        if _is_elements(first) and part is parts[-1] and _at_hand(emitter, part, plan):
+            return part
         if _is_alone(first) and len(first.reduced) == len(plan.reduced):
             same = all(known_equal(a.extent, b.extent) for a, b in zip(first.reduced, plan.reduced, strict=True))
             free = same and all(reads.isdisjoint(_writes(emitter, p)) for p in part)
@@ -63,6 +92,22 @@ def _sibling(
         if any(_writes(emitter, p) & (reads | writes) or emitter.reads(p) & writes for p in part):
             return None
     return None
+
+
+def _at_hand(emitter: Emitter, part: Sequence[MemberPlan], plan: MemberPlan) -> bool:
+    """Whether a reduction reads, of what the members of a part make, elements at hand alone, and some of them."""
+    (first, *others), mine = part, _steps(plan)
+    if any(len(_steps(p)) != len(mine) for p in part) or any(_writes(emitter, p) & emitter.reads(plan) for p in others):
+        return False
+    before, indices, steps = emitter.env, emitter.builder.indices, _steps(first)
+    if not all(known_equal(a.extent, b.extent) for a, b in zip(steps, mine, strict=True)):
+        return False
+    for own, axis in zip(mine, steps, strict=True):
+        emitter.bind(own, axis)
+    made = {id(where.buffer): indices.poly(emitter.builder.flat(where, at)) for where, at in emitter.places(first)}
+    found = [load for value in emitter.values(plan) for load in loads(value) if id(load.source) in made]
+    emitter.env = before
+    return bool(found) and all(indices.poly(load.indices[0]) == made[id(load.source)] for load in found)
 
 
 def _elements(
@@ -88,23 +133,39 @@ def _writes(emitter: Emitter, plan: MemberPlan) -> set[int]:
 
 def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) -> Stmt:
     """A block of elements of reductions over the same axes: an accumulator per lane, all reduced axes serial. Several steps of
-    a long axis are taken at once, in order, so that accumulators come from the cache once for all of them."""
+    a long axis are taken at once, in order, so that accumulators come from the cache once for all of them. The first of the members may
+    be what is computed of each element by itself: where that is dear, accumulators are little beside it."""
     at = (lanes.variable,)
-    reduced, before = plans[0].reduced, emitter.env
+    reduced, before = _steps(plans[0]), emitter.env
     for plan in plans[1:]:
         for own, axis in zip(plan.reduced, reduced, strict=True):
             emitter.bind(own, axis)
-    bound, each = emitter.env, [_reductions(emitter, plan, lanes) for plan in plans]
+    elements = [plan for plan in plans if _is_elements(plan)]
+    sums = plans[len(elements) :]
+    bound, each = emitter.env, [_reductions(emitter, plan, lanes) for plan in sums]
     whole = Reductions()
     for part in each:
         whole.add(part)
     last = reduced[-1] if reduced else None
+    one_by_one = emitter.short or any(_is_dear(emitter, plan) for plan in elements)
 
     def across(body: list[Stmt]) -> Stmt:
         return lanes.loop(seq(body))
 
     def updates() -> list[Stmt]:
-        return [u for plan, part in zip(plans, each, strict=True) for u in _updates(emitter, plan, part.buffers, at)]
+        names: dict[int, Named] = {}
+        made: list[tuple[Named, Scalar, Stmt]] = []
+        for plan in elements:
+            for n, (value, where) in enumerate(zip(emitter.values(plan), targets(emitter.builder, plan), strict=True)):
+                name = Named(emitter.builder.fresh("e"), value.dtype)
+                made.append((name, value, emitter.store(plan, n, name)))
+                names[id(where.buffer)] = name
+        steps: list[Stmt] = []
+        for plan, part in zip(sums, each, strict=True):
+            steps += _updates(emitter, plan, part.buffers, at, names)
+        for name, value, store in reversed(made):
+            steps = [LetScalar(name, value, seq([store, *steps]))]
+        return steps
 
     def at_once(values: Sequence[Scalar]) -> list[Stmt]:
         """The steps of the last axis at these places, in order."""
@@ -118,10 +179,10 @@ def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) ->
 
     if last is None:
         steps = across(updates())
-    elif isinstance(last.extent, int) and last.extent < 4 * _STEPS_AT_ONCE:
+    elif isinstance(last.extent, int) and last.extent < 4 * _STEPS_AT_ONCE and not one_by_one:
         every = at_once([Const(n, "int64") for n in range(last.extent)])
         steps = serial(reduced[:-1], across(every))
-    elif emitter.short:
+    elif one_by_one:
         step = Axis(last.name, last.extent)
         steps = serial([*reduced[:-1], step], across(at_once([step])))
     else:
@@ -138,11 +199,19 @@ def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) ->
     return allocate(whole.buffers, seq([across(whole.starts), steps, *lanes.each(whole.ends)]))
 
 
-def _updates(emitter: Emitter, plan: MemberPlan, buffers: Sequence[Buffer], at: tuple[Scalar, ...]) -> list[Stmt]:
-    """One step of each reduction of a member, that of the elements at hand, into the accumulators in order."""
+def _is_dear(emitter: Emitter, plan: MemberPlan) -> bool:
+    return any(n.dtype != "int64" and is_dear(n) for value in emitter.values(plan) for n in walk(value))
+
+
+def _updates(
+    emitter: Emitter, plan: MemberPlan, buffers: Sequence[Buffer], at: tuple[Scalar, ...], names: Mapping[int, Named]
+) -> list[Stmt]:
+    """One step of each reduction of a member, that of the elements at hand, into the accumulators in order. ``names`` has what was just
+    put into a buffer."""
     left, axis = iter(buffers), counted(plan)
     updates: list[Stmt] = []
     for value in emitter.values(plan):
+        value = transform(value, lambda n: names.get(id(n.source), n) if isinstance(n, Load) else n)
         if not isinstance(value, Reduce):
             continue
         acc = next(left)
