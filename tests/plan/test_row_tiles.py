@@ -9,12 +9,12 @@ import relay
 from relay import te
 from relay.codegen.target import parse_target
 from relay.ir.dim import Dim, DimVar, as_dim, dim_vars
-from relay.ir.expr import Function
+from relay.ir.expr import Expr, Function
 from relay.loop.ir import Alloc, For, Store
 from relay.loop.walk import nodes, statements
 from relay.op import registry
 from relay.te.scalar import Load, Select
-from tests.plan.harness import HOST, check, primitive, tensor
+from tests.plan.harness import HOST, Maker, check, primitive, tensor
 
 # Channels, groups, height, width, window, stride.
 SHAPES = [
@@ -108,6 +108,25 @@ def test_lines_of_unknown_length_are_summed_in_registers(what: str) -> None:
     assert "rows" in plan.variant and any(b.name.startswith("acc") for b in made)
     assert not HOST.masked or not any(b.scope == "stack" for b in made)
     check(_of_lines(what), *LINES, target=parse_target("x86-64-v3"))
+
+
+@pytest.mark.parametrize("sizes", [(2, 8, 112), (N, H, W)])
+@pytest.mark.parametrize("each", [1, 2, 3])
+def test_few_long_sums_of_a_group_are_made_along_lines(each: int, sizes: tuple[Dim, Dim, Dim]) -> None:
+    """Sums go through a line together, a vector of it at a time, and nothing is packed for them."""
+    window, (count, *lines) = tensor((16 * each, 1, 3, 3)), sizes
+
+    def build(m: Maker, x: Expr, w: Expr, g: Expr) -> Expr:
+        return m("nn.conv2d.vjp1", x, w, g, ty=window, padding=[1, 1], groups=16)
+
+    fn = primitive([tensor((count, 16, *lines)), window, tensor((count, 16 * each, *lines))], build)
+    many = LINES if count == N else ({},)
+    plan = check(fn, *many, tolerance=1e-4)
+    check(fn, *many, tolerance=1e-4, target=parse_target("x86-64-v3"))
+    assert "matrix" not in plan.variant.split("+")
+    made = [s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc)]
+    sums = [b for b in made if b.name.startswith("acc") and b.shape == (HOST.lanes(32),)]
+    assert count == N or len(sums) >= 9, "all taps at once, with a register each"
 
 
 def test_what_all_lanes_look_up_is_looked_up_once() -> None:

@@ -10,6 +10,7 @@ from relay.plan.build import Builder, row_major
 from relay.plan.graph import TeGraph, loads
 from relay.plan.product import (
     Product,
+    are_few_sums,
     are_small,
     as_it_lies,
     constant_operand,
@@ -65,7 +66,8 @@ def products_of(
         if form is not None and grouped is None:
             lanes = builder.lanes([form.accumulate])
             narrow = is_narrow(form, lanes) and not is_streamable(form, ids, indices)
-            form = None if narrow or are_small(form, lanes, indices) else form
+            rows = narrow or are_small(form, lanes, indices) or are_few_sums(form, lanes, indices)
+            form = None if rows else form
         if form is not None:
             where = builder.storage.get((id(kept.origin), 0))
             strides = row_major(kept.stage.shape) if where is None else where.strides

@@ -57,6 +57,8 @@ _WIDEST = 6
 # A small matrix that is made with lanes across it, and is no vector, has so many products at most; sums of so many terms are fast along
 # their operands.
 _FEW_PRODUCTS, _PART = 32, 4
+# So few sums of each product of a batch are made along lines, without panels.
+_FEW_SUMS = 32
 # The left operand is widened beforehand where more panels than this would widen it.
 _WIDENED_FOR = 2
 # Columns that repay a copy of the left operand: about two panels'.
@@ -257,6 +259,24 @@ def are_small(form: Contraction, lanes: int, indices: Indices) -> bool:
     along = last is not None and all(indices.coefficient(position_read(indices, n), last) == 1 for n in reads)
     most = _FEW_PRODUCTS if min(rows, columns) > 1 else FEW * FEW
     return last is None or (prod(known) <= most and not (along and terms >= _PART))
+
+
+def are_few_sums(form: Contraction, lanes: int, indices: Indices) -> bool:
+    """Whether the products of a batch are a few long sums each, of windows that move by an element: the gradient of a convolution of
+    groups of a few channels by its weights. Panels would have each element once for every tap. With lanes along the lines that both
+    operands have (`relay.plan.row_tiles.sums_along_lines`) nothing is copied."""
+    sizes = [size_of(axes) for axes in (form.rows, form.columns)]
+    if not form.batch or form.guard is not None or form.parts is not None or form.chooses or form.pairing is not None:
+        return False
+    known = [n for n in sizes if isinstance(n, int)]
+    if len(known) < len(sizes) or prod(known) > _FEW_SUMS or len(form.reduced) < 2:
+        return False
+    line = form.reduced[-1]
+    if isinstance(line.extent, int) and 2 * line.extent < lanes:
+        return False
+    places = [position_read(indices, n) for side in (form.left, form.right) for n in loads(side)]
+    along = all(indices.coefficient(at, line) == 1 for at in places)
+    return along and any(indices.coefficient(at, c) == 1 for at in places for c in form.columns)
 
 
 def is_streamable(form: Contraction, constants: frozenset[int], indices: Indices) -> bool:

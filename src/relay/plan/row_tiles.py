@@ -46,8 +46,9 @@ _MOST_TAPS, _SHARED = 8, 0.75
 
 
 def sums_along_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
-    """The sums of a member with their lanes along the last of several reduced axes, the line; None where these are other reductions,
-    or lines are known to be long or shorter than half a vector."""
+    """The sums of a member with their lanes along the last of several reduced axes, the line, or along a part of it at a time; None where
+    these are other reductions, lines are shorter than half a vector, or so long that to begin and end one is little, and registers do not
+    hold several sums of a part."""
     value = _one_reduction(emitter, plan, "sum")
     if value is None or len(plan.reduced) < 2:
         return None
@@ -56,18 +57,24 @@ def sums_along_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
     parts: list[Axis] = []
     place: dict[Axis, Scalar] = {}
     if isinstance(line.extent, int):
-        if not lanes <= 2 * line.extent <= 2 * _VECTORS * lanes:
+        size = _part_of_line(emitter, plan, value, line, line.extent, lanes)
+        if size is None:
             return None
-        across = Lanes(line, Const(line.extent, "int64"), line.extent)
+        if size == line.extent:
+            across = Lanes(line, Const(size, "int64"), size)
+        else:
+            part, lane = Axis(line.name, line.extent // size), Axis("lane", size)
+            across, place[line] = (
+                Lanes(lane, Const(size, "int64"), size),
+                binary("add", binary("mul", part, size), lane),
+            )
+            parts.append(part)
     elif not emitter.builder.target.masked or not plan.inner or known_count(plan.inner) > MOST_TERMS:
         return None
     else:
         across, part, place[line] = held_lanes(line, lanes)
         parts.append(part)
-    most = (emitter.builder.target.vector_registers - _OTHERS) // -(-across.size // lanes)
-    first = len(plan.inner)
-    while first and known_count(plan.inner[first - 1 :]) <= most:
-        first -= 1
+    first = _first_together(emitter, plan, across.size, lanes)
     sums = _Sums(emitter, plan, across, added_up=True)
     together = plan.inner[first:]
     for at in product(*(range(a.extent) for a in together if isinstance(a.extent, int))):
@@ -83,6 +90,35 @@ def sums_along_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
         ]
         sums.ends.append(sums.stored(here))
     return serial(plan.inner[:first], sums.loops([*outer, *parts], sums.ends))
+
+
+def _first_together(emitter: Emitter, plan: MemberPlan, size: int, lanes: int) -> int:
+    """From which of the inner axes on registers hold all sums, with so many elements of a line each."""
+    most = (emitter.builder.target.vector_registers - _OTHERS) // -(-size // lanes)
+    first = len(plan.inner)
+    while first and known_count(plan.inner[first - 1 :]) <= most:
+        first -= 1
+    return first
+
+
+def _part_of_line(emitter: Emitter, plan: MemberPlan, value: Reduce, line: Axis, length: int, lanes: int) -> int | None:
+    """How much of a line of known length is gone through at once: all of it, or whole vectors that divide it, of whichever registers hold
+    the sums that read least together."""
+    if 2 * length < lanes:
+        return None
+
+    def together(size: int) -> dict[Axis, int]:
+        axes = plan.inner[_first_together(emitter, plan, size, lanes) :]
+        return {a: a.extent for a in axes if isinstance(a.extent, int)}
+
+    def read(size: int) -> tuple[float, int]:
+        return _read_each(emitter, value, together(size), {}, -(-size // lanes), line), -size
+
+    whole = [length] if length <= _VECTORS * lanes else []
+    parts = [n * lanes for n in range(1, _VECTORS + 1) if length % (n * lanes) == 0]
+    best = min([*whole, *(n for n in parts if prod(together(n).values()) > 1)], key=read, default=None)
+    # A whole line is begun once for all of its vectors.
+    return length if whole and best is not None and read(best)[0] > _SHARED * read(length)[0] else best
 
 
 def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
