@@ -93,6 +93,15 @@ def test_reductions_across_rows_share_their_loops(columns: int | DimVar) -> None
     assert len([s for s in statements(plan.kernel.body) if isinstance(s, For) and s.var.name.endswith("g")]) == 1
 
 
+@pytest.mark.parametrize(("shape", "steps"), [((16390, 768), 8), ((1024, 768), 4), ((300000, 64), 4)])
+def test_sums_of_what_no_cache_holds_take_more_steps_at_once(shape: tuple[int, int], steps: int) -> None:
+    plan = make_plan(primitive([tensor(shape)], lambda m, x: m("sum", x, axis=0)), HOST)
+    loops = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
+    assert max(sum(isinstance(s, Store) for s in statements(loop)) for loop in loops) == steps
+    if steps > 4:
+        check(primitive([tensor(shape)], lambda m, x: m("sum", x, axis=0)), {}, tolerance=1e-4)
+
+
 def test_reductions_of_different_elements_have_loops_of_their_own() -> None:
     """Sums of products of three tensors and of slices of a fourth, two of which read the same slice."""
 
