@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from relay import te
+from relay.codegen.target import parse_target
 from relay.ir.dim import Dim, DimVar, as_dim
 from relay.loop.ir import Buffer
 from relay.loop.walk import buffers_used
 from relay.op import registry
-from relay.plan.kernel_plan import KernelPlan
+from relay.plan.kernel_plan import KernelPlan, make_plan
 from relay.plan.quotients import quotients
-from relay.te.scalar import Axis, Scalar, extent_of
+from relay.te.scalar import Axis, Scalar, binary, extent_of
 from tests.plan.harness import check, primitive, tensor
 
 VC, VH, VW = DimVar("c"), DimVar("h"), DimVar("w")
@@ -66,7 +67,7 @@ def test_one_axis_is_finished_before_what_gathers_along_it() -> None:
     ],
 )
 def test_which_quotients_are_looked_up(index: Callable[[Scalar], Any], is_one: bool) -> None:
-    assert bool(quotients(index(Axis("i", 100)))) == is_one
+    assert bool(quotients(index(Axis("i", 100)), looks_up=True)) == is_one
 
 
 @pytest.fixture
@@ -83,3 +84,11 @@ def test_places_of_one_row_are_computed_where_they_are_read(declare: Callable[..
     declare(stretched)
     fn = primitive([tensor((W,))], lambda m, x: m("quotients.op", x))
     assert not tables(check(fn, {VW: 7}, {VW: 60}))
+
+
+def test_known_places_are_a_table_where_vectors_are_not_looked_up() -> None:
+    index = binary("floordiv", Axis("i", 100) * 5 + 3, 7)
+    assert quotients(index, looks_up=False)
+    fn = primitive([tensor((1, 3, 20, 41))], lambda m, x: m("image.resize2d", x, size=[19, 23], layout="NCHW"))
+    avx2 = make_plan(fn, parse_target("x86-64-v3"))
+    assert tables(avx2)

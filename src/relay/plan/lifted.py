@@ -44,13 +44,13 @@ from relay.te.tensor import Compute, Stage, stage_over
 _AGAIN, _DEAR, _DEAR_ALONE = 4, 20, 10
 
 
-def lifted(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
+def lifted(graph: TeGraph, constants: frozenset[int], looks_up: bool) -> TeGraph:
     """The graph with such parts as stages. ``constants``: numbers of constant inputs."""
     ids = graph.stages_of(constants)
-    return replace(graph, outputs=rewritten(graph.outputs, lambda stage: _lifted(stage, ids)))
+    return replace(graph, outputs=rewritten(graph.outputs, lambda stage: _lifted(stage, ids, looks_up)))
 
 
-def _lifted(stage: Stage, constants: frozenset[int]) -> Stage:
+def _lifted(stage: Stage, constants: frozenset[int], looks_up: bool) -> Stage:
     if not isinstance(stage, Compute):
         return stage
     if contraction(stage, constants) is not None:
@@ -67,7 +67,7 @@ def _lifted(stage: Stage, constants: frozenset[int]) -> Stage:
     alike: dict[Dim, Scalar] = {}
     indices = Indices()
     for body in stage.bodies:
-        for part, own in _parts(body.body if isinstance(body, Reduce) else body, axes, moving, places, spans):
+        for part, own in _parts(body.body if isinstance(body, Reduce) else body, axes, moving, places, spans, looks_up):
             place = indices.poly(part) if part.dtype == "int64" else None
             if place not in alike:
                 (result,) = stage_over(f"{stage.name}_part", own, (part,))
@@ -83,7 +83,12 @@ def _lifted(stage: Stage, constants: frozenset[int]) -> Stage:
 
 
 def _parts(
-    root: Scalar, axes: Sequence[Axis], moving: set[Axis], places: frozenset[Axis], spans: Mapping[Axis, Span]
+    root: Scalar,
+    axes: Sequence[Axis],
+    moving: set[Axis],
+    places: frozenset[Axis],
+    spans: Mapping[Axis, Span],
+    looks_up: bool,
 ) -> list[tuple[Scalar, list[Axis]]]:
     """The largest such parts of an expression, none of which mentions an axis of ``places``, and the axes of each."""
     mentions = mentioned_by_node(root)
@@ -96,7 +101,7 @@ def _parts(
             continue
         seen.add(id(node))
         if isinstance(node, Load):
-            todo += [n for i in reversed(node.indices) for n in quotients(i)]
+            todo += [n for i in reversed(node.indices) for n in quotients(i, looks_up)]
             continue
         mine = mentions[id(node)]
         chosen = {a for axis in mine & choosing.keys() for a in choosing[axis]}
@@ -107,7 +112,7 @@ def _parts(
             and not mine.isdisjoint(moving)
             and mine.isdisjoint(places)
             and node.dtype != "bool"
-            and (cost(node) >= (_DEAR_ALONE if places else _DEAR) or divides_dearly(node))
+            and (cost(node) >= (_DEAR_ALONE if places else _DEAR) or divides_dearly(node, looks_up))
             and Indices().reads_inside(node)
         ):
             found[id(node)] = node, [a for a in axes if a in mine]

@@ -294,12 +294,19 @@ def _index_variables(stage: Stage) -> list[Axis]:
     return reduced if isinstance(stage, Placeholder) else [*stage.axes, *reduced]
 
 
-def keep(graph: TeGraph, constants: frozenset[int], indices: Indices, sums: frozenset[int] = frozenset()) -> list[Kept]:
+def keep(
+    graph: TeGraph,
+    constants: frozenset[int],
+    indices: Indices,
+    sums: frozenset[int] = frozenset(),
+    looks_up: bool = True,
+) -> list[Kept]:
     """The kept stages of a graph, producers first, with everything else inlined. ``constants``: numbers of constant
-    inputs. ``sums``: ids of stages that are no products though they look like it."""
+    inputs. ``sums``: ids of stages that are no products though they look like it. ``looks_up``: whether vectors are looked up in
+    vectors."""
     order = [s for s in te.stages(graph.outputs) if not isinstance(s, Placeholder)]
     constant_ids = graph.stages_of(constants)
-    chosen = _choose(order, graph, constant_ids, sums)
+    chosen = _choose(order, graph, constant_ids, sums, looks_up)
 
     def read(tensor: Tensor, index: tuple[Scalar, ...]) -> Scalar | Inline:
         stage = tensor.stage
@@ -336,7 +343,9 @@ def needed(stages: list[Kept], graph: TeGraph) -> list[Kept]:
     return [k for k in stages if id(k.origin) in needed]
 
 
-def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[int], sums: frozenset[int]) -> set[int]:
+def _choose(
+    order: list[Compute | Scan], graph: TeGraph, constants: frozenset[int], sums: frozenset[int], looks_up: bool
+) -> set[int]:
     """Ids of the stages to keep. Consumers are decided before producers."""
     outputs = {id(t.stage) for t in graph.outputs}
     readers: dict[int, list[Compute | Scan]] = {}
@@ -379,7 +388,7 @@ def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[in
             or any(isinstance(b, Reduce) for b in stage.bodies)
             or (feeds and (not is_index_map(stage) or _goes_round(stage)))
         )
-        if not must and any(is_expensive(b) or divides_dearly(b) for b in stage_bodies(stage)):
+        if not must and any(is_expensive(b) or divides_dearly(b, looks_up) for b in stage_bodies(stage)):
             must = len(mine) > 1 or any(_repeats(by_id[u], stage) for u in mine)
         if not must and is_index_map(stage) and _goes_round(stage):
             must = any(_repeats(by_id[u], stage) for u in mine)
@@ -390,7 +399,7 @@ def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[in
             must = any(is_index_map(r) and _turns(r) for r in readers.get(key, ())) and _is_turned_whole(stage)
         if not must and not is_index_map(stage):
             again = sum(len(walk(b)) for b in stage_bodies(stage))
-            if any(_gathers(r, stage) for r in readers.get(key, ())):
+            if any(_gathers(r, stage, looks_up) for r in readers.get(key, ())):
                 again += _GATHERED * sum(len(loads(b)) for b in stage_bodies(stage))
             must = (places[key] - 1) * again > _AGAIN
         if must:
@@ -413,7 +422,7 @@ def _reads(reader: Stage, producer: int) -> int:
     return len(found)
 
 
-def _gathers(reader: Compute | Scan, producer: Stage) -> bool:
+def _gathers(reader: Compute | Scan, producer: Stage, looks_up: bool) -> bool:
     """Whether neighbours on the reader's last axis read another stage, most of which is read, at places that only a division finds, or a
     table of such places has."""
     if not reader.axes or dim_typical(shape_size(producer.shape)) > _MOST_LEFT * dim_typical(shape_size(reader.shape)):
@@ -422,7 +431,7 @@ def _gathers(reader: Compute | Scan, producer: Stage) -> bool:
     def is_divided(at: Scalar) -> bool:
         tables = [load.source.stage for load in loads(at) if isinstance(load.source, Tensor)]
         counted = all(isinstance(t, Compute) and not any(map(loads, t.bodies)) for t in tables)
-        return reader.axes[-1] in mentioned(at) and (bool(quotients(at)) or (bool(tables) and counted))
+        return reader.axes[-1] in mentioned(at) and (bool(quotients(at, looks_up)) or (bool(tables) and counted))
 
     read = [load for body in stage_bodies(reader) for load in loads(body)]
     return any(
