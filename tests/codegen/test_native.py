@@ -3,6 +3,8 @@ instruction sets."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -519,6 +521,52 @@ def test_index_patterns(dtype: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("dtype", "step"), [("float32", 2), ("float32", 3), ("float32", 4), ("float64", 2), ("int64", 3)]
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_every_second_to_fourth_element(dtype: str, step: int, known: bool, target: str) -> None:
+    """Whole vectors around them read nothing beyond the last one, behind which is a page that would fault."""
+    libc, page = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE
+    for count in (1, 7, 16, 39):
+        size, extent = step * (count - 1) + 1, count if known else N
+        x, y = Buffer("x", (size,), dtype), Buffer("y", (2, extent), dtype)
+        i = Axis("i", extent)
+        few = Binary("and", Compare("ge", i, const(2)), Compare("lt", i * step, const(size - step)), "bool")
+        inside = select(few, load(x, i * step), Const(1, dtype))
+        stores = Seq((Store(y, (const(0), i), load(x, i * step)), Store(y, (const(1), i), inside)))
+        kernel = finished(Kernel("apart", (x,), (y,), () if known else (var(N),), loop(i, stores, "vectorized")))
+        sizes = {} if known else {var(N): count}
+        given_x, want = random_array(np.random.default_rng(count), (size,), dtype), np.zeros((2, count), dtype)
+        assert evaluate(kernel, [given_x, want], sizes) == 0
+        pages = np.frombuffer(mmap.mmap(-1, 2 * page), np.uint8)
+        at = ctypes.c_void_p(pages.ctypes.data + page)
+        held = pages[page - given_x.nbytes : page].view(dtype)
+        held[:] = given_x
+        assert libc.mprotect(at, ctypes.c_size_t(page), 0) == 0
+        got = np.zeros_like(want)
+        assert Native(kernel, parse_target(target))([held, got], sizes) == 0
+        assert np.array_equal(got, want)
+        assert libc.mprotect(at, ctypes.c_size_t(page), mmap.PROT_READ | mmap.PROT_WRITE) == 0
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float32", "int64"])
+def test_what_is_left_of_a_loop_is_all_that_is_written(dtype: str, target: str) -> None:
+    """As many first lanes as are left, whether a loop ends there or a condition holds for them."""
+    x, whole, few = Buffer("x", (N,), dtype), Buffer("whole", (100,), dtype), Buffer("few", (100,), dtype)
+    i, k, j = Axis("i", N), Axis("k", 3), Axis("j", 16)
+    at = k * 16 + j
+    ends = loop(i, Store(whole, (i,), load(x, i)), "vectorized")
+    first = Branch(Compare("lt", j, Binary("sub", Size(N), k * 16, "int64")), Store(few, (at,), load(x, at)), None)
+    kernel = Kernel("left", (x,), (whole, few), (var(N),), Seq((ends, loop(k, loop(j, first, "vectorized"), "serial"))))
+    rng = np.random.default_rng(2)
+    for n in range(49):
+        marks = random_array(rng, (100,), dtype)
+        check(kernel, [random_array(rng, (n,), dtype), marks, marks.copy()], {var(N): n}, target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_index_divisions(target: str) -> None:
     """Flat indices taken apart by numbers and by sizes, large ones included; a size of zero divides to 0."""
     y, i = Buffer("y", (6, N), "int64"), Axis("i", N)
@@ -534,8 +582,6 @@ def test_index_divisions(target: str) -> None:
 @pytest.mark.parametrize("kind", ["serial", "vectorized"])
 def test_padding_reads_only_inside(kind: LoopKind, target: str) -> None:
     """A select guards loads out of bounds, one level and two: the neighbouring pages would fault."""
-    import mmap
-
     n = 1024
     x, y = Buffer("x", (n,), "float32"), Buffer("y", (n + 64,), "float32")
     i = Axis("i", n + 64)

@@ -34,6 +34,8 @@ class Arithmetic:
         # What indices are sums of, and those that are products of two numbers that are not known.
         self._sums: dict[str, tuple[Value, Value]] = {}
         self._products: set[str] = set()
+        # Comparisons that hold for the first lanes and no other, and for how many (no more than all).
+        self.first: dict[str, str] = {}
 
     # -- making values
 
@@ -360,12 +362,32 @@ class Arithmetic:
             if len(set(bits)) == 1:
                 return self.constant(bits[0], "bool")
             return Value(f"<{', '.join('i1 true' if bit else 'i1 false' for bit in bits)}>", "bool", len(bits))
+        if (a.is_ramp or b.is_ramp) and all(v.is_placed and (v.is_ramp or v.is_uniform) for v in (a, b)):
+            return self._compare_lanes(op, a, b)
         lanes, (x, y) = self.together(a, b)
         type_ = vec(register_type(a.dtype), lanes)
         if is_float(a.dtype):
             return Value(self.b.emit(f"fcmp {_ORDERED[op]} {type_} {x}, {y}"), "bool", lanes)
         sign = "" if op in ("eq", "ne") else "s" if is_signed(a.dtype) else "u"
         return Value(self.b.emit(f"icmp {sign}{op} {type_} {x}, {y}"), "bool", lanes)
+
+    def _compare_lanes(self, op: CompareOp, a: Value, b: Value) -> Value:
+        """Indices that steps from lane to lane are told apart by: how far the first lanes are from each other is one number, and lanes are
+        compared in 32 bits, of which a register holds twice as many as of the indices. Indices that are ``placed`` have a difference."""
+        lanes, step = max(a.lanes, b.lanes), a.stride - b.stride
+        if step == 0:
+            return self.compare(op, base_of(a), base_of(b))
+        ends = 0, step * (lanes - 1)
+        far = self.binary("sub", base_of(b), base_of(a))
+        # What is further away is as far as the first that is beyond all lanes.
+        far = self.binary("min", self.binary("max", far, self.index(min(ends) - 1)), self.index(max(ends) + 1))
+        short = far.text if far.const is not None else self.b.emit(f"trunc i64 {far.text} to i32")
+        steps = "<" + ", ".join(f"i32 {step * lane}" for lane in range(lanes)) + ">"
+        sign = "" if op in ("eq", "ne") else "s"
+        text = self.b.emit(f"icmp {sign}{op} {vec('i32', lanes)} {steps}, {self.splat('i32', short, lanes)}")
+        if step == 1 and op == "lt":
+            self.first[text] = self.binary("max", far, self.index(0)).text
+        return Value(text, "bool", lanes)
 
     def select(self, cond: Value, a: Value, b: Value) -> Value:
         """``a`` where ``cond``, else ``b``, without branches."""

@@ -16,9 +16,11 @@ from relay.loop.target import Target
 class Masked:
     """Emits them."""
 
-    def __init__(self, builder: Builder, target: Target) -> None:
+    def __init__(self, builder: Builder, target: Target, first: dict[str, str]) -> None:
+        """``first``: masks that are known to have the first lanes and no other, and how many (no more than all)."""
         self.b = builder
         self.target = target
+        self.first = first
 
     def load(self, element: str, lanes: int, pointer: str, align: int, mask: str, metadata: str) -> str:
         type_ = vec(element, lanes)
@@ -32,6 +34,9 @@ class Masked:
     def store(self, element: str, lanes: int, text: str, pointer: str, align: int, mask: str, metadata: str) -> None:
         if mask.startswith("<") and not self.target.mask_registers:
             self._store_pieces(element, text, pointer, align, mask, metadata)
+            return
+        if mask in self.first and not self.target.mask_registers:
+            self._store_first(element, lanes, text, pointer, align, self.first[mask], metadata)
             return
         type_ = vec(element, lanes)
         name, masks = f"llvm.masked.store.{mangled(element, lanes)}.p0", vec("i1", lanes)
@@ -61,6 +66,34 @@ class Masked:
                 part, kind = self.b.lanes(text, type_, range(lane, lane + count)), vec(element, count)
             self.b.do(f"store {kind} {part}, ptr {place}, align {gcd(align, lane * size)}{metadata}")
             lane += count
+
+    def _store_first(
+        self, element: str, lanes: int, text: str, pointer: str, align: int, count: str, metadata: str
+    ) -> None:
+        """A store of the first lanes, for the same reason: of all, or half of a vector, a quarter and so on, as the bits of their number
+        say. What is read of it next can be forwarded, too."""
+        emit, half = self.b.emit, lanes
+        while half:
+            type_, has, done = vec(element, half), self.b.name("has"), self.b.name("done")
+            bit = emit(f"icmp ne i64 {emit(f'and i64 {count}, {half}')}, 0")
+            place = self.b.element(pointer, element, emit(f"and i64 {count}, {-2 * half}"))
+            part = text if half == lanes else self._part(text, vec(element, 2 * half), 0, half)
+            self.b.branch(bit, has, done)
+            with self.b.scope():
+                self.b.start(has)
+                self.b.do(f"store {type_} {part}, ptr {place}, align {gcd(align, _bytes_of(element) * half)}{metadata}")
+                self.b.jump(done)
+            self.b.start(done, dominated=True)
+            if half < lanes:
+                behind = self._part(text, vec(element, 2 * half), half, half)
+                part = emit(f"select i1 {bit}, {type_} {behind}, {type_} {part}")
+            text, half = part, half // 2
+
+    def _part(self, text: str, type_: str, first: int, count: int) -> str:
+        """So many neighbouring lanes of a vector; of one lane the element itself."""
+        if count == 1:
+            return self.b.emit(f"extractelement {type_} {text}, i64 {first}")
+        return self.b.lanes(text, type_, range(first, first + count))
 
     def _unseen(self, mask: str, lanes: int) -> str:
         """The same mask, of which LLVM does not see what it is: where it sees one bit, LLVM 22 stores all bits of a value that was

@@ -69,7 +69,7 @@ class Memory:
         self.b = builder
         self.a = arithmetic
         self.c = conversions
-        self.masked = Masked(builder, arithmetic.target)
+        self.masked = Masked(builder, arithmetic.target, arithmetic.first)
         self._nibbles = Nibbles(builder, arithmetic, self.masked.gather)
         self._harmless = ""
         # The bits that decide whether stores of this function go past the caches.
@@ -243,23 +243,30 @@ class Memory:
 
     def _load_scattered(self, place: Place, offset: Value, mask: str, element: str, size: int) -> str:
         """Elements that are no neighbours, by what is quickest for how they lie."""
-        if self._apart(offset, size):
+        if self._apart(offset, size, stores=False):
             return self._load_apart(place, offset, mask, element, size)
         if self._in_runs(offset, size, mask):
             return self._load_runs(place, offset, mask, element, size)
         at = self.a.spread(offset, offset.lanes).text
         return self.masked.gather(place.pointer, at, mask, element, offset.lanes, size, place.metadata)
 
-    def _apart(self, offset: Value, size: int) -> bool:
-        """Whether the lanes are every second, third or fourth element, which masks are worth picking."""
-        return offset.is_ramp and offset.stride in (2, 3, 4) and self.a.target.mask_registers and size in (4, 8)
+    def _apart(self, offset: Value, size: int, stores: bool) -> bool:
+        """Whether the lanes are every second, third or fourth element, which masks are worth picking; where these are no bits in registers
+        of their own they are worth it for loads."""
+        masks = self.a.target.mask_registers or (self.a.target.masked and not stores)
+        return offset.is_ramp and offset.stride in (2, 3, 4) and masks and size in (4, 8)
 
-    def _parts(self, offset: Value, mask: str) -> Iterator[tuple[Value, dict[int, int], str]]:
+    def _parts(self, offset: Value, mask: str, whole: bool = False) -> Iterator[tuple[Value, dict[int, int], str]]:
         """The whole vectors around lanes that are apart: where each begins, which lane each of its elements is, and the mask that
-        leaves out those between."""
+        leaves out those between. ``whole``: those between may be read, and those behind the last lane are in none of the vectors."""
         lanes, step, base, masks = offset.lanes, offset.stride, base_of(offset), vec("i1", offset.lanes)
         for part in range(step):
             here = {n * step - lanes * part: n for n in range(lanes) if n * step // lanes == part}
+            if whole and not mask:
+                first = min(lanes * part, step * (lanes - 1) + 1 - lanes)
+                moved = {place + lanes * part - first: n for place, n in here.items()}
+                yield self.a.binary("add", base, self.a.index(first)), moved, ""
+                continue
             if mask:
                 active = self.b.shuffled(masks, mask, "zeroinitializer", [here.get(n, lanes) for n in range(lanes)])
             else:
@@ -268,10 +275,10 @@ class Memory:
 
     def _load_apart(self, place: Place, offset: Value, mask: str, element: str, size: int) -> str:
         """What lies around them is loaded as whole vectors and shuffled together. That takes a fraction of a gather's time, and
-        reads nothing that a gather would not."""
+        reads nothing that a gather would not, or where masks take a register each what lies between them."""
         lanes, type_ = offset.lanes, vec(element, offset.lanes)
         text = "poison"
-        for at, here, active in self._parts(offset, mask):
+        for at, here, active in self._parts(offset, mask, whole=not self.a.target.mask_registers):
             pointer, align = self.b.element(place.pointer, element, at.text), self._aligned(place, at, size)
             got = self.masked.load(element, lanes, pointer, align, active, place.metadata)
             from_here = {lane: lanes + n for n, lane in here.items()}
@@ -342,7 +349,7 @@ class Memory:
                 return
             self.masked.store(element, lanes, text, pointer, align, mask, place.metadata)
             return
-        if self._apart(offset, size):
+        if self._apart(offset, size, stores=True):
             self._store_apart(place, offset, text, mask, element, size)
             return
         if self._in_runs(offset, size, mask):

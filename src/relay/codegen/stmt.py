@@ -461,6 +461,7 @@ class Statements:
         number = a.splat("i32", b.emit(f"trunc i64 {left.text} to i32"), lanes)
         lane_numbers = "<" + ", ".join(f"i32 {n}" for n in range(lanes)) + ">"
         f.mask = b.emit(f"icmp ult {short} {lane_numbers}, {number}")
+        f.memory.masked.first[f.mask] = left.text
         step(base)
         f.mask = ""
         b.jump(done)
