@@ -256,7 +256,7 @@ def _reductions(emitter: Emitter, plan: MemberPlan, lanes: Lanes) -> Reductions:
         if value.kind in ("argmax", "argmin"):
             axis = counted(plan)
             assert axis is not None
-            place = Buffer(emitter.builder.fresh("place"), (lanes.size,), position_dtype(axis), scope)
+            place = Buffer(emitter.builder.fresh("place"), (lanes.size,), position_dtype(axis, value.dtype), scope)
             out.buffers.append(place)
             out.starts += [
                 Store(acc, at, initial("max" if value.kind == "argmax" else "min", acc.dtype)),

@@ -16,6 +16,7 @@ from relay.plan.graph import loads
 from relay.plan.reduction import accumulator, combine, initial
 from relay.plan.row_lanes import reduce_lanes
 from relay.plan.row_parts import (
+    MOST_POSITIONS,
     Lanes,
     MemberPlan,
     Reductions,
@@ -159,7 +160,11 @@ class Emitter:
         for body in (parts.updates, parts.finds):
             if body and last is not None:
                 kind: LoopKind = "vectorized" if self._wide(plan) else "serial"
-                loop = For(last, extent_of(last.extent), seq(body), kind)
+                count = extent_of(last.extent)
+                axis = counted(plan) if body is parts.finds else None
+                if axis is not None:
+                    count = self._positions(last, position_dtype(axis, plan.member.kept.dtypes[0]))
+                loop = For(last, count, seq(body), kind)
                 far = kind == "vectorized" and not self.near
                 whole = where_far(loop, self.builder.target, hoisted) if far else hoisted(loop)
                 passes.append(serial(plan.reduced[:-1], whole))
@@ -192,13 +197,13 @@ class Emitter:
                 kind = "max" if value.kind == "argmax" else "min"
                 axis = counted(plan)
                 assert axis is not None
-                place = Buffer(self.builder.fresh("place"), (1,), position_dtype(axis), "register")
+                place = Buffer(self.builder.fresh("place"), (1,), position_dtype(axis, value.dtype), "register")
                 out.buffers.append(place)
                 # The first place where the extreme is met (or a nan, which is then the extreme).
                 hit: Scalar = compare("eq", element, now)
                 if is_float(acc.dtype):
                     hit = binary("or", hit, unary("isnan", element))
-                behind = cast(extent_of(axis.extent), place.dtype)
+                behind = cast(self._positions(axis, place.dtype), place.dtype)
                 candidate = select(hit, cast(self.env.get(axis, axis), place.dtype), behind)
                 result = Load(place, (zero,), place.dtype)
                 out.starts.append(Store(place, (zero,), behind))
@@ -207,6 +212,11 @@ class Emitter:
             out.updates.append(Store(acc, (zero,), combine(kind, now, element)))
             out.ends.append(self.store(plan, n, cast(result, value.dtype)))
         return out
+
+    def _positions(self, axis: Axis, dtype: str) -> Scalar:
+        """How many elements of an axis are looked at for a position of this type: no others can be told."""
+        extent = extent_of(axis.extent)
+        return extent if dtype == "int64" or isinstance(axis.extent, int) else minimum(extent, MOST_POSITIONS)
 
     # -- members that share a loop
 

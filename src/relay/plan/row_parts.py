@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 
 from relay.ir.dim import ceil_div
-from relay.loop.ir import Branch, Buffer, For, LetScalar, Seq, Stmt, Store
+from relay.loop.ir import Between, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, between
 from relay.loop.walk import buffers_used
 from relay.plan.build import Builder, Storage, seq, vectorized
 from relay.plan.expand import Env
@@ -165,6 +165,14 @@ def held_lanes(axis: Axis, size: int) -> tuple[Lanes, Axis, Scalar]:
     return Lanes(lane, binary("sub", extent_of(axis.extent), start), size, held=True), block, binary("add", start, lane)
 
 
+def overlapping(axis: Axis, size: int) -> tuple[Axis, Scalar, tuple[Axis, Scalar]]:
+    """Parts of an axis that has so many elements at least, each of so many: what the last of them has in common with the one before is
+    made twice, and there is none that is not whole. The loop over parts, where one begins, and what has to be bound in that loop."""
+    last = binary("sub", extent_of(axis.extent), size)
+    part, start = Axis(axis.name, ceil_div(axis.extent, size)), Between("start", axis.extent, low=0, high=(last,))
+    return part, start, between(start, binary("mul", part, size))
+
+
 def targets(builder: Builder, plan: MemberPlan) -> list[Storage]:
     origin = id(plan.member.kept.origin)
     return [builder.storage[origin, n] for n in range(len(plan.member.kept.dtypes))]
@@ -190,6 +198,12 @@ def counted(plan: MemberPlan) -> Axis | None:
     return None
 
 
-def position_dtype(axis: Axis) -> str:
-    """Of the positions along an axis: the width of most elements where they fit, so that as many of them lie in a register."""
-    return "int32" if isinstance(axis.extent, int) and axis.extent < 1 << 31 else "int64"
+# As many positions as 32 bits tell apart.
+MOST_POSITIONS = (1 << 31) - 1
+
+
+def position_dtype(axis: Axis, result: str) -> str:
+    """Of the positions along an axis that become a ``result``: the width of most elements where all of them fit, or those that the result
+    can tell, so that as many of them lie in a register."""
+    fit = axis.extent <= MOST_POSITIONS if isinstance(axis.extent, int) else result == "int32"
+    return "int32" if fit else "int64"

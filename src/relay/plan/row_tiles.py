@@ -20,12 +20,26 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from relay.ir.dim import ceil_div, dim_floordiv, dim_mul, dim_sub
-from relay.loop.ir import Buffer, For, Stmt, Store
-from relay.plan.build import allocate, ceiling, seq, serial, vectorized
+from relay.loop.ir import Branch, Buffer, For, Stmt, Store
+from relay.plan.build import allocate, bound, ceiling, seq, serial, vectorized
 from relay.plan.reduction import accumulator, combine, initial
-from relay.plan.row_parts import Lanes, held_lanes
+from relay.plan.row_parts import Lanes, held_lanes, overlapping
 from relay.plan.space import accesses
-from relay.te.scalar import Axis, Const, Load, Reduce, ReduceKind, Scalar, binary, cast, extent_of, minimum, select
+from relay.te.scalar import (
+    Axis,
+    Const,
+    Load,
+    Reduce,
+    ReduceKind,
+    Scalar,
+    binary,
+    cast,
+    compare,
+    conjunction,
+    extent_of,
+    minimum,
+    select,
+)
 
 if TYPE_CHECKING:
     from relay.plan.row_members import Emitter
@@ -134,6 +148,8 @@ def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
             return None
         across, part, position = held_lanes(line, lanes)
         steps, tap = _steps_and_tap(emitter, plan, value, others, 1, line)
+        if steps and not emitter.short:
+            return _in_whole_blocks(emitter, plan, others, steps, lanes, tap, line)
         if steps:
             return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part], tap, line)
         return _in_wide_blocks(emitter, plan, value, others, line, lanes)
@@ -146,6 +162,30 @@ def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
     across = Lanes(lane, Const(size, "int64"), size)
     steps, tap = _steps_and_tap(emitter, plan, value, others, -(-size // lanes), line)
     return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part], tap, line)
+
+
+def _in_whole_blocks(
+    emitter: Emitter,
+    plan: MemberPlan,
+    others: Sequence[Axis],
+    steps: Mapping[Axis, int],
+    size: int,
+    tap: Axis | None,
+    line: Axis,
+) -> Stmt:
+    """The sums along a line of unknown length, of several lines at once, without masks and without sums that are left over: the last
+    vector of a line, and the last lines, are those that end where line and lines do. Where there are fewer than that, line by line."""
+    lane, left = Axis("lane", size), _unknown(steps)
+    part, start, begin = overlapping(line, size)
+    whole, place = Lanes(lane, Const(size, "int64"), size), {line: binary("add", start, lane)}
+    blocks = _in_blocks(emitter, plan, others, steps, whole, place, [part], tap, line, begin)
+    across, part, position = held_lanes(line, size)
+    alone = {a: n for a, n in steps.items() if a is not left}
+    few = _in_blocks(emitter, plan, others, alone, across, {line: position}, [part], tap, line)
+    enough = [compare("ge", extent_of(line.extent), size)]
+    if left is not None:
+        enough.append(compare("ge", extent_of(left.extent), steps[left]))
+    return Branch(conjunction(enough), blocks, few)
 
 
 def _in_wide_blocks(
@@ -231,42 +271,62 @@ def _in_blocks(
     parts: Sequence[Axis],
     unrolled: Axis | None = None,
     line: Axis | None = None,
+    begin: tuple[Axis, Scalar] | None = None,
 ) -> Stmt:
     """The elements of a member, ``steps`` of them along each of the ``others`` of its inner axes at once, for each of some ``parts``; where
     ``fixed`` says where they are on the remaining axes. Lanes are along a ``line``, or across rows. What is left over of an axis of
-    unknown length goes one by one; of a short one its last element is made several times."""
+    unknown length goes one by one; of a short one its last element is made several times. ``begin``: where a part begins, as is bound in
+    its loop; then there are as many elements as steps, too, and the last of them are made again in place of what is left over."""
     last: dict[Axis, Scalar] = {}
 
-    def blocks(steps: Mapping[Axis, int], first: Mapping[Axis, Scalar], counts: Mapping[Axis, Scalar]) -> Stmt:
-        axes = [Axis(a.name, ceil_div(a.extent, steps.get(a, 1))) for a in others]
+    def blocks(
+        steps: Mapping[Axis, int],
+        first: Mapping[Axis, Scalar],
+        counts: Mapping[Axis, Scalar],
+        overlapped: Mapping[Axis, tuple[Axis, Scalar, tuple[Axis, Scalar]]],
+    ) -> Stmt:
+        axes = [
+            overlapped[a][0] if a in overlapped else Axis(a.name, ceil_div(a.extent, steps.get(a, 1))) for a in others
+        ]
         sums = _Sums(emitter, plan, lanes)
         ways = list(product(*(range(steps.get(a, 1)) for a in others)))
         order = None if line is None else _order(emitter, plan, others, ways, unrolled, line)
         for at in ways:
             place: dict[Axis, Scalar] = dict(fixed)
             for a, block, n in zip(others, axes, at, strict=True):
-                here = binary("add", binary("mul", _variable(block), steps.get(a, 1)), n)
+                here = binary("mul", _variable(block), steps.get(a, 1)) if a not in overlapped else overlapped[a][1]
+                here = binary("add", here, n)
                 here = binary("add", first[a], here) if a in first else here
                 place[a] = minimum(here, last[a]) if a in last else here
             total = sums.add(place)
             sums.ends.append(sums.stored(Load(total, (lanes.variable,), total.dtype)))
-        body = serial(parts, sums.loops(plan.reduced, [lanes.loop(seq(sums.ends))], unrolled, order))
+        body = sums.loops(plan.reduced, [lanes.loop(seq(sums.ends))], unrolled, order)
+        body = serial(parts, body if begin is None else bound([begin], body))
         for a, block in reversed(list(zip(others, axes, strict=True))):
+            if a in overlapped:
+                body = bound([overlapped[a][2]], body)
             body = For(block, counts[a], body) if a in counts else serial([block], body)
         return body
 
-    left = next((a for a in steps if not isinstance(a.extent, int)), None)
+    left = _unknown(steps)
     if left is None:
-        return blocks(steps, {}, {})
+        return blocks(steps, {}, {}, {})
     extent, many = extent_of(left.extent), steps[left]
+    if begin is not None:
+        return blocks(steps, {}, {}, {left: overlapping(left, many)})
     if emitter.short:
         last[left] = binary("sub", extent, 1)
-        return blocks(steps, {}, {left: ceiling(extent, Const(many, "int64"))})
+        return blocks(steps, {}, {left: ceiling(extent, Const(many, "int64"))}, {})
     whole = binary("floordiv", extent, many)
     done = binary("mul", whole, many)
     alone = {a: n for a, n in steps.items() if a is not left}
-    rest = blocks(alone, {left: done}, {left: binary("sub", extent, done)})
-    return seq([blocks(steps, {}, {left: whole}), rest])
+    rest = blocks(alone, {left: done}, {left: binary("sub", extent, done)}, {})
+    return seq([blocks(steps, {}, {left: whole}, {}), rest])
+
+
+def _unknown(steps: Mapping[Axis, int]) -> Axis | None:
+    """The axis of unknown length along which several elements are made at once."""
+    return next((a for a in steps if not isinstance(a.extent, int)), None)
 
 
 def _one_reduction(emitter: Emitter, plan: MemberPlan, *kinds: ReduceKind) -> Reduce | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from relay.ir.dim import Dim, ceil_div, dim_mul, shape_size
+from relay.ir.dim import Dim, ceil_div, dim_mul, known_equal, shape_size
 from relay.loop.ir import Branch, Buffer, For, Stmt
 from relay.plan.build import Builder, allocate, at_least_one, seq, total_cost
 from relay.plan.expand import Env, cost
@@ -99,7 +99,9 @@ def row_nest(builder: Builder, nest: Nest, long: Short | None = None) -> Stmt:
         small = Short.of(builder, nest.with_rows(len(nest.members[0].rows) - 1))
     elif is_across is False and any(len(p.inner) + len(p.reduced) > 1 for p in plans):
         small = Short.of(builder, nest)
-    if small is not None and small.may_hold and (long is None or not small.implies(long)):
+    # Where lanes are loaded one by one, that has to be little beside what is computed.
+    worth = builder.target.mask_registers or computes(nest)
+    if small is not None and worth and small.may_hold and (long is None or not small.implies(long)):
         builder.storage = dict(given)
         made = _across_short(builder, small.nest)
         as_it_was()
@@ -201,8 +203,12 @@ def _across_short(builder: Builder, nest: Nest) -> Stmt:
     lane beside lane: in a result rows lie behind each other."""
     begun = _Begun.of(builder, nest, in_results=False)
     begun.emitter.short = builder.target.masked
-    way = held if builder.target.masked else across
-    return way(begun.emitter, begun.plans, begun.temps, begun.rows, begun.work)
+    parts = begun.emitter, begun.plans, begun.temps, begun.rows, begun.work
+    if not builder.target.masked:
+        return across(*parts)
+    # The rows were counted as they are, not as their loops may be split.
+    enough = known_equal(begun.rows[-1].extent, nest.members[0].rows[-1].extent)
+    return held(*parts, whole=not builder.target.mask_registers, enough=enough)
 
 
 def _beside(emitter: Emitter, plans: Sequence[MemberPlan], given: Container[tuple[int, int]], row: Axis) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relay.ir.dim import Dim, dim_mul
-from relay.loop.ir import WORKERS, Branch, Buffer, For, Stmt
+from relay.loop.ir import WORKERS, Between, Branch, Buffer, For, Stmt, between
 from relay.plan.build import Builder, allocate, bound, ceiling, seq
 from relay.plan.lane_shares import SharedLanes
 from relay.plan.narrow_rows import NarrowRows
@@ -15,7 +15,7 @@ from relay.plan.row_lanes import members_across
 from relay.plan.row_members import Emitter
 from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan
 from relay.plan.row_temporaries import widened
-from relay.te.scalar import Axis, Const, binary, extent_of, maximum, minimum
+from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, maximum, minimum
 from relay.te.tensor import Scan
 
 # Columns whose sums one thread makes at a time, and the multiple of which a thread has.
@@ -36,7 +36,7 @@ def across(
     if holds is False:
         return _in_blocks(emitter, plans, temps, rows, work, most)
     env, storage = dict(emitter.env), dict(builder.storage)
-    made = held(emitter, plans, temps, rows, work)
+    made = held(emitter, plans, temps, rows, work, whole=holds is True and not builder.target.mask_registers)
     if holds is True:
         return made
     emitter.env, builder.storage = env, storage
@@ -68,18 +68,40 @@ def held(
     temps: Sequence[Buffer],
     rows: Sequence[Axis],
     work: Dim,
+    whole: bool = False,
+    enough: bool = False,
 ) -> Stmt:
     """Lanes across a vector of the last of the rows at a time, which all members go through before the next: what they pass on is in
-    registers. At most ``_COLUMNS`` rows are a task."""
+    registers. At most ``_COLUMNS`` rows are a task. ``whole``: of as many rows as lanes the last vector is that which ends where they
+    do, so that none has a mask: rows that it has in common with the one before are made twice. ``enough``: so many rows there are, and
+    nothing that members pass on is where others see it: rows of another task, too, are made twice."""
     builder, last, size = emitter.builder, rows[-1], emitter.lanes(plans)
     shared = SharedLanes.of(rows, _COLUMNS, size, work)
-    count, vector, lane = shared.lanes.count, Axis("vector", _COLUMNS // size), Axis("lane", size)
-    start = binary("mul", vector, size)
-    lanes = Lanes(lane, binary("sub", count, start), size, held=True)
-    wide = widened(builder, plans, temps, lane, size, held=True)
-    emitter.bind(last, binary("add", binary("add", shared.start, start), lane))
-    body = allocate(wide, seq(members_across(emitter, plans, lanes)))
-    return shared.loop(builder, For(vector, ceiling(count, Const(size, "int64")), body))
+    count, vectors = shared.lanes.count, ceiling(shared.lanes.count, Const(size, "int64"))
+    env, storage = dict(emitter.env), dict(builder.storage)
+
+    def each(start: Scalar, many: Scalar, begin: Scalar = shared.start) -> Stmt:
+        emitter.env, builder.storage = dict(env), dict(storage)
+        lane = Axis("lane", size)
+        wide = widened(builder, plans, temps, lane, size, held=True)
+        emitter.bind(last, binary("add", binary("add", begin, start), lane))
+        return allocate(wide, seq(members_across(emitter, plans, Lanes(lane, many, size, held=True))))
+
+    vector = Axis("vector", _COLUMNS // size)
+    if not whole:
+        start = binary("mul", vector, size)
+        return shared.loop(builder, For(vector, vectors, each(start, binary("sub", count, start))))
+    if enough:
+        extent = last.extent
+        first = Between("first", extent, low=0, high=(binary("sub", extent_of(extent), size),))
+        begun = between(first, binary("add", shared.start, binary("mul", vector, size)))
+        body = bound([begun], each(first, Const(size, "int64"), Const(0, "int64")))
+        return shared.loop(builder, For(vector, vectors, body))
+    end = binary("sub", count, size)
+    first = Between("first", _COLUMNS, low=0, high=(end,))
+    overlapped = bound([between(first, binary("mul", vector, size))], each(first, Const(size, "int64")))
+    few = each(Const(0, "int64"), count)
+    return shared.loop(builder, Branch(compare("ge", count, size), For(vector, vectors, overlapped), few))
 
 
 def turned(
