@@ -21,7 +21,7 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 def is_command_line() -> bool:
     """Whether this process is the command line ``relay``, told before its arguments are read."""
     name, given = (sys.argv or [""])[0], sys.orig_argv
-    if name == "-m":  # what it stands for while a package is imported
+    if name == "-m" or os.path.basename(name) == "__main__.py":  # while the package is imported; then what is run
         return given[given.index("-m") + 1 :][:1] == ["relay"] if "-m" in given else False
     return os.path.basename(name) in ("relay", "relay.exe")
 

@@ -324,7 +324,7 @@ def test_ctrl_c_while_importing_is_quiet_too() -> None:
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=_listen,
     )  # fmt: skip
     assert child.stderr is not None
-    assert any(line.endswith(" relay.ir.dim\n") for line in child.stderr)
+    assert any(line.endswith(" relay.ir.diagnostics\n") for line in child.stderr)
     child.send_signal(signal.SIGINT)
     said = child.stderr.read()
     assert child.wait(timeout=60) == 130 and "interrupted" in said and "Traceback" not in said, said

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from relay._runtime import NativeObject
 from relay.codegen.llvm import emit
 from relay.codegen.objects import compile_text
-from relay.codegen.target import host_target
+from relay.codegen.target import host_target, parse_target
 from relay.ir.dim import DimVar, dim_evaluate
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
@@ -43,8 +43,7 @@ from relay.te.evaluate import evaluate
 
 Array = npt.NDArray[np.generic]
 WORKERS = 3
-# This machine's instructions as one kind of machine has them, which has no matrix registers: plans, and what tests say of them, are the
-# same wherever they run.
+# This machine's instructions with the caches of one kind of machine, which has no matrix registers: what can be run here.
 _HERE = host_target()
 HOST = replace(
     _HERE,
@@ -53,6 +52,12 @@ HOST = replace(
     l1_bytes=32 << 10,
     l2_bytes=1 << 20,
     l3_bytes=32 << 20,
+)
+# That kind of machine, with all of its instructions: what tests say of plans is the same wherever they run.
+ZEN4 = (
+    HOST
+    if HOST.mask_registers
+    else replace(parse_target("znver4"), l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20)
 )
 
 # Calls the body chunk by chunk, as worker 0, 1, 2, 0, ...: each worker has its own slice of the workspace.
@@ -187,7 +192,9 @@ def check(
     target: Target | None = None,
     tolerance: float = 2e-5,
 ) -> KernelPlan:
-    """Plan and compile a primitive once; run it for each assignment of sizes beside the meaning of its definition."""
+    """Plan and compile a primitive once, for this machine or a ``target``; run it for each assignment of sizes beside the meaning of its
+    definition. Gives the plan for the ``target``, or one kind of machine."""
+    shown = target or ZEN4
     target = target or HOST
     graph = te_graph(fn)
     plan = make_plan(fn, target, constants, fresh_name())
@@ -205,7 +212,7 @@ def check(
         assert native.run(native.bind([*given, *got], env)) == 0
         for g, w in zip(got, wanted, strict=True):
             _compare(g, w, tolerance)
-    return plan
+    return plan if shown is target else make_plan(fn, shown, constants, fresh_name())
 
 
 def _compare(got: Array, wanted: Array, tolerance: float) -> None:
@@ -217,7 +224,7 @@ def _compare(got: Array, wanted: Array, tolerance: float) -> None:
     np.testing.assert_allclose(got.astype(np.float64), exact, rtol=tolerance, atol=tolerance * scale)
 
 
-__all__ = ["HOST", "Maker", "Native", "check", "fresh_name", "primitive", "random", "tensor"]
+__all__ = ["HOST", "ZEN4", "Maker", "Native", "check", "fresh_name", "primitive", "random", "tensor"]
 
 
 def asked_for(

@@ -19,7 +19,7 @@ from relay.plan.karatsuba import in_fewer_products
 from relay.te.evaluate import evaluate
 from relay.te.scalar import Reduce, Size, conjunction, extent_of, transform
 from relay.te.tensor import stages
-from tests.plan.harness import HOST, check, primitive, tensor
+from tests.plan.harness import ZEN4, check, primitive, tensor
 
 V, VH, VW = DimVar("n"), DimVar("h"), DimVar("w")
 N, H, W = as_dim(V), as_dim(VH), as_dim(VW)
@@ -86,7 +86,7 @@ def capsule(data: te.Tensor, weight: te.Tensor) -> te.Tensor:
 
 def products(fn: Any) -> list[int]:
     """How many products there are of each class of elements, of those with any."""
-    graph = in_fewer_products(te_graph(fn), HOST).graph
+    graph = in_fewer_products(te_graph(fn), ZEN4).graph
     found = [s for s in stages(graph.outputs) if s.name == "products"]
     assert all(isinstance(s.bodies[0], Reduce) for s in found)  # type: ignore[union-attr]
     return sorted(prod(a.extent for a in s.axes if a.name in ("t0", "t1")) for s in found)  # type: ignore[union-attr, misc]
@@ -176,7 +176,7 @@ def test_images_of_which_channels_lie_apart_are_turned(always: None, padding: tu
     assert products(fn) == [36]
     plan = check(fn, {}, tolerance=1e-5)
     assert sum(isinstance(s, Transpose) for s in statements(plan.kernel.body)) == 3
-    blocks = [s for s in stages(in_fewer_products(te_graph(fn), HOST).graph.outputs) if s.name == "places"]
+    blocks = [s for s in stages(in_fewer_products(te_graph(fn), ZEN4).graph.outputs) if s.name == "places"]
     assert [s.shape[2:5] for s in blocks] == [(2, 3, 3)]
 
 
@@ -267,7 +267,7 @@ def test_one_unknown_axis_and_lines_take_fewer_products(always: None) -> None:
 def test_small_images_of_unknown_size_stay_as_they_are() -> None:
     """What the kernel asks is what is asked of known sizes."""
     given = [tensor((N, 64, H, W)), tensor((64, 64, 3, 3))]
-    found = in_fewer_products(te_graph(primitive(given, lambda m, *a: m("nn.conv2d", *a, padding=(1, 1)))), HOST)
+    found = in_fewer_products(te_graph(primitive(given, lambda m, *a: m("nn.conv2d", *a, padding=(1, 1)))), ZEN4)
     assert not [s for s in stages(found.always.outputs) if s.name == "products"]
     for size in (4, 7, 14, 28, 56, 400):
         known = primitive([tensor((1, 64, size, size)), given[1]], lambda m, *a: m("nn.conv2d", *a, padding=(1, 1)))

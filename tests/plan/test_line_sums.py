@@ -9,7 +9,7 @@ from relay.ir.expr import Expr
 from relay.loop.ir import For
 from relay.loop.walk import statements
 from relay.plan.kernel_plan import make_plan
-from tests.plan.harness import HOST, Maker, check, fresh_name, primitive, tensor
+from tests.plan.harness import ZEN4, Maker, check, fresh_name, primitive, tensor
 
 V = DimVar("n")
 N = as_dim(V)
@@ -42,7 +42,7 @@ def test_the_gradient_of_a_norm_goes_through_its_rows_once(width: Dim) -> None:
     def build(m: Maker, x: Expr, g: Expr, b: Expr, c: Expr, y: Expr) -> Expr:
         return m("nn.layer_norm.vjp0", x, g, b, m("multiply", c, y, ty=matrix), ty=matrix)
 
-    plan = make_plan(primitive([matrix, vector, vector, matrix, matrix], build), HOST, name=fresh_name())
+    plan = make_plan(primitive([matrix, vector, vector, matrix, matrix], build), ZEN4, name=fresh_name())
     assert plan.variant == "rows" and plan.kernel.shared_bytes == 0
     assert len([s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "parallel"]) == 1
 

@@ -27,7 +27,7 @@ from relay.plan.kernel_plan import plan_graph
 from relay.plan.product_nest import lowest_tile
 from relay.plan.schedule import MODEL, Case, Schedule
 from relay.transform.access import access_of
-from tests.plan.harness import HOST, Maker, asked_for, check, primitive, tensor
+from tests.plan.harness import HOST, ZEN4, Maker, asked_for, check, primitive, tensor
 
 V = DimVar("n")
 N = as_dim(V)
@@ -290,7 +290,7 @@ def test_an_element_does_not_depend_on_the_number_of_rows_or_the_schedule(column
 def test_a_row_of_one_vector_is_several_sums() -> None:
     """Each multiply-add of a single sum would wait for the one before it."""
     fn = primitive([tensor((N, 384)), tensor((10, 384))], lambda m, x, w: m("nn.dense", x, w))
-    plan = make_plan(fn, HOST, WEIGHT)
+    plan = make_plan(fn, ZEN4, WEIGHT)
     tiles = {s.buffer.shape for s in statements(plan.kernel.body) if isinstance(s, Alloc)}
     assert (4, plan.packs[0].packed.shape[-1]) in tiles
     for columns, depth in ((10, 96), (16, 384), (5, 64)):
@@ -402,7 +402,7 @@ def test_narrow_panels_are_widened_once_for_several_tiles(dtype: str, columns: i
     assert any(isinstance(s, Alloc) and s.buffer.name.startswith("panel") for s in statements(plan.kernel.body))
     assert not any(
         isinstance(s, Alloc) and s.buffer.name.startswith("panel")
-        for s in statements(make_plan(fn, HOST, WEIGHT).kernel.body)
+        for s in statements(make_plan(fn, ZEN4, WEIGHT).kernel.body)
     )
     few = primitive([tensor((5, 300)), weight, tensor((columns,))], build)
     body = check(few, {}, constants=WEIGHT, target=target, tolerance=1e-4).kernel.body

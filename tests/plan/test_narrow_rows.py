@@ -18,7 +18,7 @@ from relay.loop.walk import statements
 from relay.op import registry
 from relay.plan.build import STACK_BYTES
 from relay.plan.kernel_plan import KernelPlan
-from tests.plan.harness import HOST, Maker, check, primitive, random, tensor
+from tests.plan.harness import ZEN4, Maker, check, primitive, random, tensor
 
 V = DimVar("n")
 N = as_dim(V)
@@ -26,7 +26,7 @@ N = as_dim(V)
 SIZES = tuple({V: s} for s in (0, 1, 15, 16, 17, 300))
 
 # What is turned depends on how many lanes a row would leave without work.
-WIDE = HOST.vector_bits >= 512
+WIDE = ZEN4.vector_bits >= 512
 
 
 def turns(plan: KernelPlan) -> list[Transpose]:

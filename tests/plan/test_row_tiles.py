@@ -14,7 +14,7 @@ from relay.loop.ir import Alloc, For, Store
 from relay.loop.walk import nodes, statements
 from relay.op import registry
 from relay.te.scalar import Load, Select
-from tests.plan.harness import HOST, Maker, check, primitive, tensor
+from tests.plan.harness import ZEN4, Maker, check, primitive, tensor
 
 # Channels, groups, height, width, window, stride.
 SHAPES = [
@@ -106,7 +106,7 @@ def test_lines_of_unknown_length_are_summed_in_registers(what: str) -> None:
     plan = check(_of_lines(what), *LINES)
     made = [s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc)]
     assert "rows" in plan.variant and any(b.name.startswith("acc") for b in made)
-    assert not HOST.masked or not any(b.scope == "stack" for b in made)
+    assert not ZEN4.masked or not any(b.scope == "stack" for b in made)
     check(_of_lines(what), *LINES, target=parse_target("x86-64-v3"))
 
 
@@ -125,7 +125,7 @@ def test_few_long_sums_of_a_group_are_made_along_lines(each: int, sizes: tuple[D
     check(fn, *many, tolerance=1e-4, target=parse_target("x86-64-v3"))
     assert "matrix" not in plan.variant.split("+")
     made = [s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc)]
-    sums = [b for b in made if b.name.startswith("acc") and b.shape == (HOST.lanes(32),)]
+    sums = [b for b in made if b.name.startswith("acc") and b.shape == (ZEN4.lanes(32),)]
     assert count == N or len(sums) >= 9, "all taps at once, with a register each"
 
 
@@ -139,7 +139,7 @@ def test_what_all_lanes_look_up_is_looked_up_once() -> None:
     plan = check(bag, *(dict(zip(names, sizes, strict=True)) for sizes in lines))
     chosen = [n.a for n in nodes(plan.kernel.body) if isinstance(n, Select)]
     masked = {n.dtype for n in chosen if isinstance(n, Load)}
-    assert masked == ({"float32"} if HOST.masked else set())
+    assert masked == ({"float32"} if ZEN4.masked else set())
 
 
 C = DimVar("c")
@@ -188,7 +188,7 @@ def test_a_line_of_unknown_length_is_summed_some_vectors_at_once(taps: int, step
     )
     plan = check(fn, *({n: size} for size in (0, 1, 3, 16, 63, 64, 65, 128, 129, 200, 333)))
     sums = {s.buffer.shape for s in statements(plan.kernel.body) if isinstance(s, Alloc) and "acc" in s.buffer.name}
-    lanes = HOST.lanes(32)
+    lanes = ZEN4.lanes(32)
     assert sums == {(lanes,), (4 * lanes,)} or step > 1
 
 
@@ -201,4 +201,4 @@ def test_few_taps_are_summed_along_lines(length: Dim) -> None:
     )
     plan = check(fn, *[{v: 70} for v in dim_vars(length)] or [{}])
     lines = [s.buffer.shape for s in statements(plan.kernel.body) if isinstance(s, Alloc) and "acc" in s.buffer.name]
-    assert (4 * HOST.lanes(32),) in lines
+    assert (4 * ZEN4.lanes(32),) in lines

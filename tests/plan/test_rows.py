@@ -19,7 +19,7 @@ from relay.loop.walk import buffers_read, expressions, statements
 from relay.op import registry
 from relay.plan.kernel_plan import KernelPlan, make_plan
 from relay.te.scalar import Binary, Compare, Const, Scalar, Size, Unary, walk
-from tests.plan.harness import HOST, Array, Maker, Native, check, fresh_name, primitive, random, tensor
+from tests.plan.harness import HOST, ZEN4, Array, Maker, Native, check, fresh_name, primitive, random, tensor
 
 V = DimVar("n")
 N = as_dim(V)
@@ -95,7 +95,7 @@ def test_reductions_across_rows_share_their_loops(columns: int | DimVar) -> None
 
 @pytest.mark.parametrize(("shape", "steps"), [((16390, 768), 8), ((1024, 768), 4), ((300000, 64), 4)])
 def test_sums_of_what_no_cache_holds_take_more_steps_at_once(shape: tuple[int, int], steps: int) -> None:
-    plan = make_plan(primitive([tensor(shape)], lambda m, x: m("sum", x, axis=0)), HOST)
+    plan = make_plan(primitive([tensor(shape)], lambda m, x: m("sum", x, axis=0)), ZEN4)
     loops = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
     assert max(sum(isinstance(s, Store) for s in statements(loop)) for loop in loops) == steps
     if steps > 4:
@@ -453,7 +453,7 @@ def test_sums_along_a_row_run_in_vectors(dtype: str, exclusive: bool, turned: bo
 
 
 def test_a_long_row_is_asked_for_ahead_as_it_is_summed() -> None:
-    rows = HOST.l2_bytes // 4 // 3000 + 2
+    rows = ZEN4.l2_bytes // 4 // 3000 + 2
     plan = check(primitive([tensor((N, 3000))], lambda m, x: m("cumsum", x, axis=1)), {V: 2}, {V: rows}, tolerance=1e-3)
     assert any(isinstance(s, Prefetch) for s in statements(plan.kernel.body))
     assert vector_loops_with_state(plan)
@@ -525,14 +525,14 @@ def test_a_variance_is_made_in_one_pass_beside_a_number_near_the_mean(width: int
     """One pass over a part of the row, one over all of it: not two over all."""
     axis = as_dim(width) if isinstance(width, DimVar) else width
     variance = primitive([tensor((6, axis))], lambda m, x: m("variance", x, axis=1))
-    plan = make_plan(variance, HOST, name=fresh_name())
+    plan = make_plan(variance, ZEN4, name=fresh_name())
     loops = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
     # Of a loop over what may be far from the caches there are two.
     loops = [s for s in loops if not any(isinstance(inner, Prefetch) for inner in statements(s))]
     assert len(loops) == 2 and sum(loop.var.extent == axis for loop in loops) == 1
     vectors = [tensor((axis,))] * 2
     norm = primitive([tensor((6, axis)), *vectors], lambda m, x, g, b: m("nn.layer_norm", x, g, b))
-    normal = make_plan(norm, HOST, name=fresh_name())
+    normal = make_plan(norm, ZEN4, name=fresh_name())
     for size in (768,) if width == 768 else (1, 2, 15, 17, 255, 300, 4096):
         rng = np.random.default_rng(size)
         x = rng.standard_normal((6, size)).astype(np.float32)
@@ -569,7 +569,7 @@ def test_variances_of_nan_infinities_and_great_numbers() -> None:
     x[3, 5], x[3, 500] = -np.inf, np.inf
     x[4] *= 1e30
     x[5, :40] = 3e38
-    plan = make_plan(primitive([tensor((7, 768))], lambda m, x: m("variance", x, axis=1)), HOST)
+    plan = make_plan(primitive([tensor((7, 768))], lambda m, x: m("variance", x, axis=1)), ZEN4)
     spread = _run(plan, [x], {}, (7,))
     with np.errstate(all="ignore"):
         np.testing.assert_allclose(spread[:5], x[:5].var(1), rtol=1e-4)
@@ -583,7 +583,7 @@ def test_a_long_row_of_one_number_has_no_variance(dtype: str) -> None:
     numbers = np.array([0.0, 0.1, -7e5, 1e29, -1e35, 3e-39], dtype)
     if dtype == "float64":
         numbers = np.append(numbers, [1e200, -1e304])
-    plan = make_plan(primitive([tensor((len(numbers), as_dim(V)), dtype)], lambda m, x: m("variance", x, axis=1)), HOST)
+    plan = make_plan(primitive([tensor((len(numbers), as_dim(V)), dtype)], lambda m, x: m("variance", x, axis=1)), ZEN4)
     for size in (1, 300, 1000, 768):
         x = np.repeat(numbers[:, None], size, 1)
         got = np.full(len(numbers), 77, dtype)
@@ -681,7 +681,7 @@ def test_lines_of_less_than_a_vector_keep_what_they_pass_on_in_registers() -> No
         return all(b.scope == "register" for b in kept)
 
     found = any(held(s.then) and s.orelse is not None and not held(s.orelse) for s in ways)
-    assert found == HOST.masked
+    assert found == ZEN4.masked
 
 
 def causal(x: te.Tensor, w: te.Tensor) -> te.Tensor:

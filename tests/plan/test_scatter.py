@@ -9,7 +9,7 @@ from relay.ir.dim import DimVar, as_dim
 from relay.loop.ir import For
 from relay.loop.walk import statements
 from relay.plan.kernel_plan import make_plan
-from tests.plan.harness import HOST, check, primitive, tensor
+from tests.plan.harness import ZEN4, check, primitive, tensor
 
 V, W = DimVar("n"), DimVar("w")
 N, WIDTH = as_dim(V), as_dim(W)
@@ -38,7 +38,7 @@ def test_rows_of_a_known_length(width: int) -> None:
 def test_what_is_left_of_a_row_is_stored_by_parts() -> None:
     """No processor forwards what was stored under a mask to a load."""
     build = lambda m, x, at: m("segment_sum", x, at, num_segments=6)  # noqa: E731
-    plan = make_plan(primitive([tensor((N, WIDTH)), tensor((N,), "int64")], build), HOST)
+    plan = make_plan(primitive([tensor((N, WIDTH)), tensor((N,), "int64")], build), ZEN4)
     loops = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
     parts = [s.var.extent for s in loops if isinstance(s.var.extent, int) and s.var.extent < 16]
-    assert parts == ([8, 4, 2, 1] if HOST.masked else [])
+    assert parts == ([8, 4, 2, 1] if ZEN4.masked else [])

@@ -17,14 +17,14 @@ from relay.plan.build import Builder
 from relay.plan.kernel_plan import KernelPlan, make_plan
 from relay.plan.parallel import PARALLEL_COST, parallel
 from relay.te.index import Indices
-from tests.plan.harness import HOST, check, primitive, random, tasks, tensor
+from tests.plan.harness import ZEN4, check, primitive, random, tasks, tensor
 
 V = DimVar("n")
 N = as_dim(V)
 
 
 def _plan(fn: Function) -> KernelPlan:
-    return make_plan(fn, HOST)
+    return make_plan(fn, ZEN4)
 
 
 def dense(rows: object, columns: int, depth: int) -> Function:
@@ -45,7 +45,7 @@ def test_rows_of_a_product_go_to_all_threads(rows: int, columns: int, depth: int
 
 
 def test_constant_panels_that_are_too_few() -> None:
-    plan = make_plan(dense(N, 384, 384), HOST, frozenset({1}))
+    plan = make_plan(dense(N, 384, 384), ZEN4, frozenset({1}))
     assert [tasks(plan.kernel, threads, {V: 128})[-1] for threads in (1, 2, 16)] == [8, 8, 40]
     assert tasks(plan.kernel, 16, {V: 20})[-1] == 8
 
@@ -133,7 +133,7 @@ def test_iterations_are_shared_out_evenly(extent: int, chunks: int) -> None:
     out = Buffer("out", (extent,), "int64")
     most = min(chunks, extent)
     cost = -(-chunks * PARALLEL_COST // extent)
-    stmt = parallel(Builder(HOST, Indices()), extent, cost, lambda r: Store(out, (r,), r))
+    stmt = parallel(Builder(ZEN4, Indices()), extent, cost, lambda r: Store(out, (r,), r))
     verify(Kernel("shared", (), (out,), (), stmt))
     for threads in (1, 2, 3, 5, 8, 64):
         found = _Cut(threads)

@@ -14,7 +14,7 @@ from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr, Function
 from relay.loop.printer import kernel_text
 from relay.plan.kernel_plan import KernelPlan, make_plan
-from tests.plan.harness import HOST, Array, Maker, Native, check, fresh_name, primitive, random, tensor
+from tests.plan.harness import HOST, ZEN4, Array, Maker, Native, check, fresh_name, primitive, random, tensor
 
 V, W = DimVar("n"), DimVar("e")
 N, E = as_dim(V), as_dim(W)
@@ -46,7 +46,7 @@ def given(numbers: int, rows: int, columns: int, choices: Array | None = None, d
 def test_any_number_of_rows(rows: int, columns: int) -> None:
     """Some choose no matrix; of a matrix there may be none, one, or more than a block."""
     fn = summed(N, rows, columns)
-    assert is_grouped(make_plan(fn, HOST))
+    assert is_grouped(make_plan(fn, ZEN4))
     for n in ROWS:
         check(fn, {V: n}, inputs=given(n, rows, columns))
     check(fn, {V: 300}, inputs=given(300, rows, columns, np.full(300, 3)))
@@ -67,7 +67,7 @@ def test_sizes_that_are_known_and_sizes_that_are_not() -> None:
 )
 def test_other_elements(dtype: str, tolerance: float) -> None:
     fn = summed(N, 33, 40, dtype=dtype)
-    assert is_grouped(make_plan(fn, HOST))
+    assert is_grouped(make_plan(fn, ZEN4))
     for n in (1, 9, 150):
         check(fn, {V: n}, inputs=given(n, 33, 40, dtype=dtype), tolerance=tolerance)
 
@@ -86,14 +86,14 @@ def test_other_processors(triple: str) -> None:
 
 def test_what_is_small_or_no_outer_product_stays_a_scatter() -> None:
     for fn in (summed(N, 3, 64), summed(N, 64, 3), summed(N, 7, 8), summed(3, 8, 8)):
-        assert not is_grouped(make_plan(fn, HOST))
+        assert not is_grouped(make_plan(fn, ZEN4))
     rows = primitive([tensor((N, 64)), tensor((N,), "int64")], lambda m, x, g: m("segment_sum", x, g, num_segments=5))
-    assert not is_grouped(make_plan(rows, HOST))
+    assert not is_grouped(make_plan(rows, ZEN4))
     most = primitive(
         [tensor((N, 64)), tensor((N, 64)), tensor((N,), "int64")],
         lambda m, x, y, g: m("segment_max", outer(m, x, y), g, num_segments=5),
     )
-    assert not is_grouped(make_plan(most, HOST))
+    assert not is_grouped(make_plan(most, ZEN4))
 
 
 def test_several_heads_of_a_row() -> None:

@@ -12,7 +12,7 @@ from relay.loop.ir import Branch, Fail, For, Kernel
 from relay.loop.walk import statements
 from relay.op import registry
 from relay.te.scalar import Compare, Size
-from tests.plan.harness import HOST, check, primitive, tensor
+from tests.plan.harness import ZEN4, check, primitive, tensor
 
 B, C, H, W, P = (DimVar(name) for name in "bchwp")
 b, c, h, w, p = (as_dim(v) for v in (B, C, H, W, P))
@@ -129,12 +129,12 @@ def test_elements_of_blocks_go_back_to_where_they_were() -> None:
 def test_what_is_repeated_as_often_as_a_size_says() -> None:
     """A few times: looked up along a line; often: a loop over those that are alike."""
     plan = check(primitive([tensor((h, w)), tensor((p,))], lambda m, x, y: m("test.repeated", x, y)), *SIZES)
-    assert not HOST.masked or {dim_mul(w, p), p} <= {loop.var.extent for loop in vectors(plan.kernel)}
+    assert not ZEN4.masked or {dim_mul(w, p), p} <= {loop.var.extent for loop in vectors(plan.kernel)}
 
 
 def test_small_windows_beside_each_other_have_lanes_across() -> None:
     plan = check(primitive([tensor((h, w)), tensor((p,))], lambda m, x, y: m("test.largest", x, y)), *SOME)
-    assert not HOST.masked or {p, HOST.lanes(32)} <= {loop.var.extent for loop in vectors(plan.kernel)}
+    assert not ZEN4.masked or {p, ZEN4.lanes(32)} <= {loop.var.extent for loop in vectors(plan.kernel)}
 
 
 def test_an_axis_that_ends_before_it_begins_has_no_lanes() -> None:
@@ -142,7 +142,7 @@ def test_an_axis_that_ends_before_it_begins_has_no_lanes() -> None:
     made = (b, c, dim_add(dim_sub(h, p), 1), dim_add(dim_sub(w, p), 1))
     given = [tensor((b, c, h, w)), tensor((c, p, p)), tensor(made)]
     plan = check(primitive(given, lambda m, x, y, g: m("test.depthwise.vjp0", x, y, g)), {B: 2, C: 2, H: 5, W: 0, P: 0})
-    assert any(dim_bounds(loop.var.extent)[0] == -1 for loop in vectors(plan.kernel)) or not HOST.masked
+    assert any(dim_bounds(loop.var.extent)[0] == -1 for loop in vectors(plan.kernel)) or not ZEN4.masked
 
 
 def chosen_by_digits(x: te.Tensor, like: te.Tensor) -> te.Tensor:

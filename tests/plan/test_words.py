@@ -18,7 +18,7 @@ from relay.ir.expr import Expr, Function
 from relay.loop.printer import kernel_text
 from relay.plan import make_plan
 from relay.plan.kernel_plan import KernelPlan
-from tests.plan.harness import HOST, Maker, check, primitive, tensor
+from tests.plan.harness import HOST, ZEN4, Maker, check, primitive, tensor
 
 Array = np.ndarray[Any, Any]
 V, K = DimVar("n"), DimVar("k")
@@ -60,7 +60,7 @@ def test_integers_of_all_kinds(dtypes: tuple[str, str], constants: frozenset[int
     """Also where there is nothing but the least numbers, whose products are the largest that words add up."""
     inputs = [array((37, 128), dtypes[0], 0), array((93, 128), dtypes[1], 1)]
     plan = check(dense(37, 128, 93, dtypes), inputs=inputs, constants=constants)
-    assert words(plan) == HOST.multiplies_words
+    assert words(plan) == ZEN4.multiplies_words
 
 
 @pytest.mark.parametrize("depth", [51, 62, 65])
@@ -68,7 +68,7 @@ def test_depths_of_no_whole_words(depth: int) -> None:
     for constants in (frozenset[int](), frozenset({1})):
         inputs = [array((40, depth), "int8", 0), array((70, depth), "int8", 1)]
         plan = check(dense(40, depth, 70, ("int8", "int8")), inputs=inputs, constants=constants)
-        assert words(plan) == HOST.multiplies_words
+        assert words(plan) == ZEN4.multiplies_words
 
 
 @pytest.mark.parametrize("a,b", [(False, False), (True, False), (True, True)])
@@ -84,13 +84,13 @@ def test_operands_that_lie_otherwise(a: bool, b: bool) -> None:
         fn = primitive([tensor(s, d) for s, d in zip(shapes, dtypes, strict=True)], build)
         inputs = [array(s, d, n) for n, (s, d) in enumerate(zip(shapes, dtypes, strict=True))]
         plan = check(fn, inputs=inputs, tolerance=1e-4)
-        assert words(plan) == (HOST.multiplies_pairs if out == "float32" else HOST.multiplies_words)
+        assert words(plan) == (ZEN4.multiplies_pairs if out == "float32" else ZEN4.multiplies_words)
 
 
 def test_numbers_of_rows_that_are_not_known() -> None:
     for constants in (frozenset[int](), frozenset({1})):
         plan = check(dense(N, 64, 33, ("int8", "int8")), *({V: s} for s in (0, 1, 2, 5, 9, 40)), constants=constants)
-        assert words(plan) == HOST.multiplies_words
+        assert words(plan) == ZEN4.multiplies_words
 
 
 def test_depths_that_are_not_known() -> None:
@@ -100,7 +100,7 @@ def test_depths_that_are_not_known() -> None:
         lambda m, x, w: m("nn.matmul", x, w, out_dtype="int32"),
     )
     plan = check(fn, *({K: s} for s in (0, 1, 4, 63, 130)))
-    assert words(plan) == HOST.multiplies_words
+    assert words(plan) == ZEN4.multiplies_words
 
 
 def test_sums_of_narrow_integers_wrap() -> None:
@@ -112,7 +112,7 @@ def test_sums_of_narrow_integers_wrap() -> None:
     inputs = [array((20, 64), "int8", 0), array((48, 64), "int8", 1)]
     params = [tensor((20, 64), "int8"), tensor((48, 64), "int8")]
     for fn in (dense(20, 64, 48, ("int8", "int8"), out_dtype="int8"), primitive(params, widened)):
-        assert words(check(fn, inputs=inputs)) == HOST.multiplies_words
+        assert words(check(fn, inputs=inputs)) == ZEN4.multiplies_words
     # A byte as an unsigned one is another number where sums are as wide as that.
     other = primitive(
         params,
@@ -141,7 +141,7 @@ def test_convolutions(channels: int, window: int, stride: int, groups: int, cons
         fn = primitive([tensor(image, dtypes[0]), tensor(weights, dtypes[1])], build)
         inputs = [array(image, dtypes[0], 0), array(weights, dtypes[1], 1)]
         plan = check(fn, inputs=inputs, constants=constants)
-        assert words(plan) == HOST.multiplies_words
+        assert words(plan) == ZEN4.multiplies_words
 
 
 def test_what_comes_before_and_behind() -> None:
@@ -155,7 +155,7 @@ def test_what_comes_before_and_behind() -> None:
 
     fn = primitive([tensor((N, 64)), tensor((50, 64), "int8"), tensor((50,))], build)
     plan = check(fn, *({V: s} for s in (1, 3, 40)), constants=frozenset({1, 2}))
-    assert words(plan) == HOST.multiplies_words
+    assert words(plan) == ZEN4.multiplies_words
 
 
 def test_an_input_is_read_as_words_where_nothing_reads_it_otherwise() -> None:
