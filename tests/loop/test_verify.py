@@ -83,6 +83,8 @@ def test_sound_kernels() -> None:
     verify(kernel(Branch(Compare("lt", Size(N), ZERO), store(outside, ZERO)), **given))
     with pytest.raises(LoopError, match="index 7 of w is outside"):
         verify(kernel(Seq((Branch(Compare("lt", Size(N), ZERO), Seq(())), store(outside, ZERO))), **given))
+    # One iteration writes what the others leave alone: the first panel of a product, of a kind of its own.
+    verify(kernel(over(Branch(Compare("eq", AT, ZERO), store(ONE, ZERO)), "parallel")))
 
 
 local = Buffer("acc", (4,), "float32", "register")

@@ -10,11 +10,12 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from relay._runtime import NativeObject
 from relay.codegen.llvm import emit
 from relay.codegen.objects import compile_text
-from relay.codegen.target import host_target, parse_target
+from relay.codegen.target import host_target, parse_target, runs_here
 from relay.ir.dim import DimVar, dim_evaluate
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
@@ -99,6 +100,11 @@ class Context(ctypes.Structure):
 
 
 @cache
+def _runs(target: Target) -> bool:
+    return runs_here(target)
+
+
+@cache
 def _parallel_for(target: Target) -> NativeObject:
     return NativeObject(compile_text(_PARALLEL_FOR, target), "the harness")
 
@@ -109,6 +115,8 @@ class Native:
     count = 0
 
     def __init__(self, kernel: Kernel, target: Target) -> None:
+        if not _runs(target):
+            pytest.skip(f"this machine does not run code for {target.cpu}")
         verify(kernel)
         self.kernel = kernel
         self._parallel_for = _parallel_for(target).address("harness_parallel_for")
@@ -193,11 +201,15 @@ def check(
     tolerance: float = 2e-5,
 ) -> KernelPlan:
     """Plan and compile a primitive once, for this machine or a ``target``; run it for each assignment of sizes beside the meaning of its
-    definition. Gives the plan for the ``target``, or one kind of machine."""
+    definition. Gives the plan for the ``target``, or one kind of machine. What this machine cannot run is compiled."""
     shown = target or ZEN4
     target = target or HOST
     graph = te_graph(fn)
     plan = make_plan(fn, target, constants, fresh_name())
+    if not _runs(target):
+        verify(plan.kernel)
+        compile_text(emit(plan.kernel, target), target)
+        return plan
     native = Native(plan.kernel, target)
     for env in sizes or ({},):
         shapes = [[dim_evaluate(d, env) for d in t.shape] for t in graph.inputs]

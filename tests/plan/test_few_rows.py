@@ -260,7 +260,7 @@ def packs(plan: KernelPlan) -> bool:
 )
 def test_a_panel_is_packed_by_blocks_of_k(make: object, columns: int, cpu: str, block: int) -> None:
     """Where all of k would not stay in the second-level cache; the last block is shorter."""
-    plan = check(make(N, 3001, columns), *({V: n} for n in (49, 257)), target=replace(HOST, cpu=cpu))  # type: ignore[operator]
+    plan = check(make(N, 3001, columns), *({V: n} for n in (49, 257)), target=replace(ZEN4, cpu=cpu))  # type: ignore[operator]
     panel = next(s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc) and "panel" in s.buffer.name)
     (size,) = panel.shape
     assert isinstance(size, int) and size % block == 0 and size // block <= 64

@@ -16,13 +16,13 @@ from relay.loop.ir import Alloc
 from relay.loop.printer import kernel_text
 from relay.loop.walk import statements
 from relay.plan.kernel_plan import KernelPlan, make_plan
-from tests.plan.harness import HOST, Maker, check, primitive, tensor
+from tests.plan.harness import ZEN4, Maker, check, primitive, tensor
 
 V = DimVar("n")
 N = as_dim(V)
 SOME = tuple({V: s} for s in (0, 2))
 WEIGHT = frozenset({1})
-WAITING = replace(HOST, cpu="sapphirerapids")
+WAITING = replace(ZEN4, cpu="sapphirerapids")
 
 
 def is_turned(plan: KernelPlan) -> bool:
@@ -52,7 +52,7 @@ def test_convolutions(data: tuple[Any, ...], weight: tuple[int, ...], attrs: dic
 def test_windows_of_whole_panels(channels: int, taps: int, turned: bool) -> None:
     """Images as wide as panels: deep windows are exchanged, shallow ones and what is no window are packed line by line."""
     fn = convolution((2, channels, 6, 64), (48, channels, taps, taps), padding=(taps // 2, taps // 2))
-    for target in (HOST, WAITING):
+    for target in (ZEN4, WAITING):
         assert is_turned(check(fn, target=target)) == turned
 
 

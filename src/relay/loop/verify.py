@@ -89,6 +89,8 @@ class _Verifier:
         self.loops: list[For] = []
         # How many loops, branches and switches around the place may leave it out.
         self.choices = 0
+        # Of the branches and switches among them, the loop variables that decide.
+        self.deciding: list[frozenset[Axis]] = []
         self.depth: dict[Buffer, int] = {}
         # For every variable, the loop variables that its value moves with.
         self.moves: dict[Axis, frozenset[Axis]] = {}
@@ -174,6 +176,7 @@ class _Verifier:
                 self.choices -= _may_be_left_out(stmt)
             case Branch() | Switch():
                 self.choices -= 1
+                self.deciding.pop()
             case LetScalar():
                 self.bound.discard(stmt.var)
             case Alloc():
@@ -211,10 +214,12 @@ class _Verifier:
                 if stmt.cond.dtype != "bool":
                     _fail(f"a branch is on {stmt.cond.dtype}")
                 self.choices += 1
+                self.deciding.append(self.movers(stmt.cond))
             case Switch():
                 if not is_integer(stmt.value.dtype):
                     _fail(f"a switch is on {stmt.value.dtype}")
                 self.choices += 1
+                self.deciding.append(self.movers(stmt.value))
             case Fail():
                 if not 0 < stmt.code < 1 << 31:
                     _fail(f"the error code {stmt.code} is not positive")
@@ -252,10 +257,7 @@ class _Verifier:
         if store.value.dtype != buffer.dtype:
             _fail(f"{store.value.dtype} is written to {buffer.name}, which is {buffer.dtype}")
         self.written(buffer, store.indices)
-        moved: frozenset[Axis] = frozenset().union(*(self.movers(i) for i in store.indices))
-        for loop in self.loops[self.depth[buffer] :]:
-            if loop.kind == "parallel" and loop.var not in moved:
-                _fail(f"all iterations of the parallel loop over {loop.var.name} write {buffer.name} at one place")
+        self.apart(buffer, frozenset().union(*(self.movers(i) for i in store.indices)))
 
     def transpose(self, stmt: Transpose) -> None:
         target, source = stmt.target, stmt.source
@@ -300,12 +302,17 @@ class _Verifier:
         self.written_by_block(target, stmt.to, "a product of blocks")
 
     def written_by_block(self, target: Buffer, to: Scalar, what: str) -> None:
-        moved = self.movers(to)
         for loop in self.loops[self.depth[target] :]:
             if loop.kind == "vectorized":
                 _fail(f"{what} stands in the vectorized loop over {loop.var.name}")
+        self.apart(target, self.movers(to))
+
+    def apart(self, buffer: Buffer, moved: frozenset[Axis]) -> None:
+        """Iterations of a parallel loop write at places that move with its variable, or what that decides writes one of them."""
+        moved = moved.union(*self.deciding)
+        for loop in self.loops[self.depth[buffer] :]:
             if loop.kind == "parallel" and loop.var not in moved:
-                _fail(f"all iterations of the parallel loop over {loop.var.name} write {target.name} at one place")
+                _fail(f"all iterations of the parallel loop over {loop.var.name} write {buffer.name} at one place")
 
     def prefetch(self, stmt: Prefetch) -> None:
         buffer = stmt.buffer
