@@ -148,7 +148,8 @@ def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
             return None
         across, part, position = held_lanes(line, lanes)
         steps, tap = _steps_and_tap(emitter, plan, value, others, 1, line)
-        if steps and not emitter.short:
+        # Where masks have registers of their own they cost less than lines shorter than a vector would, which go one by one there.
+        if steps and not emitter.short and not emitter.builder.target.mask_registers:
             return _in_whole_blocks(emitter, plan, others, steps, lanes, tap, line)
         if steps:
             return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part], tap, line)
