@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,7 +67,8 @@ def test_random_values_have_the_size_that_is_asked_for(exe: relay.Executable) ->
         assert {inner(t) for t in trees} == {size}  # type: ignore[arg-type]
         assert len({repr(t) for t in trees}) == 5
         assert int(exe.run("length", *given(exe, entry="length", dims=(f"xs={size}",)))) == size
-    assert len(given(exe, dims=("n=3",))[3][1]) == 6  # type: ignore[index]
+    pair: Any = given(exe, dims=("n=3", "p=4"))[3]
+    assert inner(pair[0]) == 4 and len(pair[1]) == 6
     # Deeper than Python's stack; sizes of types inside of types that grow.
     assert int(exe.run("length", *given(exe, entry="length", dims=("xs=20000",)))) == 20000
     assert float(exe.run("many", *given(exe, entry="many", dims=("m=5",)))) == 1

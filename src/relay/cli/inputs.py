@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from relay.cli.values import RANDOM, Values
+from relay.cli.values import RANDOM, Values, holds_data
 from relay.executable.sizes import names_in
 from relay.executable.values import Signature, sizes_of
 from relay.ir.diagnostics import RelayError
@@ -24,7 +24,7 @@ def arguments(signature: Signature, given: Sequence[str], dims: Sequence[str], s
         if name not in names:
             raise RelayError(f"the entry has no parameter %{name}", hint=f"it has: {', '.join(names) or 'none'}")
     axes = {axis for p in params for size in sizes_of(p["type"]) for axis in names_in(size)}
-    axes |= {p["name"] for p in params if p["type"]["kind"] not in ("tensor", "tuple")}
+    axes |= {p["name"] for p in params if holds_data(p["type"])}
     for name in sizes:
         if name not in axes:
             raise RelayError(

@@ -113,7 +113,7 @@ class Values:
         if spec["kind"] == "tuple":
             return tuple((yield self._draw_fields(name, spec["fields"], size)))
         known = constructors(self._adts, spec)
-        around = [any(map(_holds_data, fields)) for _, fields in known]
+        around = [any(map(holds_data, fields)) for _, fields in known]
         costs = [sum(map(self._least_size, fields)) + a for a, (_, fields) in zip(around, known, strict=True)]
         # One around others while there is room for it, then one that ends here, else the least.
         possible = [n for n, a in enumerate(around) if a and costs[n] <= size]
@@ -126,7 +126,7 @@ class Values:
     def _draw_fields(self, name: str, fields: Sequence[Spec], size: int) -> Step[list[object]]:
         """Values of some fields, among which what is left of the size beyond their least is divided at random."""
         least = [int(self._least_size(f)) for f in fields]
-        takers = [n for n, f in enumerate(fields) if _holds_data(f)]
+        takers = [n for n, f in enumerate(fields) if holds_data(f)]
         rest = max(0, size - sum(least))
         cuts = sorted(self._random.integers(0, rest + 1, max(0, len(takers) - 1)).tolist())
         shares = {n: b - a for n, a, b in zip(takers, [0, *cuts], [*cuts, rest], strict=False)}
@@ -146,7 +146,7 @@ class Values:
                 key = json.dumps(spec, sort_keys=True), depth
                 if key not in self._least:
                     self._least[key] = min(
-                        sum(self._least_size(f, depth - 1) for f in fields) + any(map(_holds_data, fields))
+                        sum(self._least_size(f, depth - 1) for f in fields) + any(map(holds_data, fields))
                         for _, fields in constructors(self._adts, spec)
                     )
                 return self._least[key]
@@ -167,9 +167,9 @@ class Values:
             raise OutOfMemoryError(f"out of memory: a random %{name} of shape {shape}") from error
 
 
-def _holds_data(spec: Spec) -> bool:
+def holds_data(spec: Spec) -> bool:
     """Whether values of data types are in a value of this type."""
-    return spec["kind"] == "adt" or (spec["kind"] == "tuple" and any(map(_holds_data, spec["fields"])))
+    return spec["kind"] == "adt" or (spec["kind"] == "tuple" and any(map(holds_data, spec["fields"])))
 
 
 def _unreadable(name: str, text: str) -> RelayError:
