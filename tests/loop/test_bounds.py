@@ -36,7 +36,7 @@ from relay.options import Options
 from relay.pipeline import build
 from relay.plan.kernel_plan import make_plan
 from relay.te.scalar import Axis, Cast, Const, Load, Scalar, Select, Size, binary, compare, minimum, select, wrap
-from tests.plan.harness import HOST, primitive, tensor
+from tests.plan.harness import HOST, ZEN4, primitive, tensor
 
 N = dim_var("n")
 X, Y = Buffer("x", (N,), "float32"), Buffer("y", (N,), "float32")
@@ -214,7 +214,7 @@ def dense(dtype: str, rows: Dim, columns: int, depth: int) -> Function:
     return primitive(types, lambda m, x, w: m("nn.relu", m("nn.dense", x, w, out_dtype="float32")))
 
 
-MATRICES = replace(HOST, features=tuple(sorted({*HOST.features, "amx-bf16", "amx-tile"})))
+MATRICES = replace(ZEN4, features=tuple(sorted({*ZEN4.features, "amx-bf16", "amx-tile"})))
 PACKED = frozenset({1})
 # Products: any number of rows and a few, packed constants and what comes at run time, pairs of bfloat16, matrix registers.
 PRODUCTS: dict[str, tuple[Function, Target, frozenset[int]]] = {

@@ -218,7 +218,9 @@ def test_an_order_that_changes_is_no_view() -> None:
 
 
 def _traffic(module: Module) -> int:
-    plan = build(as_module(module), relay.Options(threads=1, cache=False, workers=1)).plan
+    # What is worth recomputing differs from machine to machine.
+    options = relay.Options(threads=1, cache=False, workers=1, target="znver4")
+    plan = build(as_module(module), options).plan
     return sum(int(p.bytes) for p in plan.kernels if isinstance(p.bytes, int))
 
 
