@@ -10,6 +10,7 @@ import ast
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -26,8 +27,23 @@ Array = npt.NDArray[Any]
 RANDOM_SIZE = 16  # a dimension that nobody fixes
 RANDOM = "random"
 # How far below a type its least value is looked for.
-_DEEPEST = 16
+_DEEPEST = 8
 _FORMS = "give a number, a nested list, a .npy file, or random; of a data type Constructor(...), of a List [...], of a tuple (...)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """The fields of a constructor (of a tuple: without a name): which of them have values of data types in them, and how large each is at
+    the least."""
+
+    name: str
+    fields: tuple[Spec, ...]
+    takers: tuple[int, ...]
+    least: tuple[float, ...]
+
+    @property
+    def cost(self) -> float:
+        return sum(self.least) + bool(self.takers)
 
 
 class Values:
@@ -39,6 +55,10 @@ class Values:
         self._sizes = sizes
         self._random = random
         self._least: dict[tuple[str, int], float] = {}
+        # Types by their text; by the identity of a type, which is kept, its constructors.
+        self._types: dict[str, Spec] = {}
+        self._known: dict[int, list[_Fields]] = {}
+        self._kept: list[Spec] = []
 
     def value(self, name: str, spec: Spec, text: str) -> object:
         """The value of the parameter ``name``. Raises RelayError for a text that is none of its type."""
@@ -108,32 +128,50 @@ class Values:
         """A value with about ``size`` constructors that have values of data types in them."""
         if spec["kind"] == "tensor":
             return self._random_tensor(name, spec)
-        if self._least_size(spec) == math.inf:
+        if spec["kind"] not in ("tuple", "adt"):
             raise _refused(name)
         if spec["kind"] == "tuple":
-            return tuple((yield self._draw_fields(name, spec["fields"], size)))
-        known = constructors(self._adts, spec)
-        around = [any(map(holds_data, fields)) for _, fields in known]
-        costs = [sum(map(self._least_size, fields)) + a for a, (_, fields) in zip(around, known, strict=True)]
+            return tuple((yield self._draw_fields(name, self._fields(spec), size)))
+        known = self._constructors(spec)
         # One around others while there is room for it, then one that ends here, else the least.
-        possible = [n for n, a in enumerate(around) if a and costs[n] <= size]
-        possible = possible or [n for n, a in enumerate(around) if not a and costs[n] < math.inf]
-        tag = int(self._random.choice(possible)) if possible else costs.index(min(costs))
-        constructor, fields = known[tag]
-        made = yield self._draw_fields(name, fields, size - around[tag])
-        return AdtValue(spec["name"], constructor, tag, tuple(made))
+        possible = [n for n, c in enumerate(known) if c.takers and c.cost <= size]
+        possible = possible or [n for n, c in enumerate(known) if not c.takers and c.cost < math.inf]
+        if not possible and all(c.cost == math.inf for c in known):
+            raise _refused(name)
+        tag = int(self._random.choice(possible)) if possible else min(range(len(known)), key=lambda n: known[n].cost)
+        chosen = known[tag]
+        made = yield self._draw_fields(name, chosen, size - bool(chosen.takers))
+        return AdtValue(spec["name"], chosen.name, tag, tuple(made))
 
-    def _draw_fields(self, name: str, fields: Sequence[Spec], size: int) -> Step[list[object]]:
+    def _draw_fields(self, name: str, of: _Fields, size: int) -> Step[list[object]]:
         """Values of some fields, among which what is left of the size beyond their least is divided at random."""
-        least = [int(self._least_size(f)) for f in fields]
-        takers = [n for n, f in enumerate(fields) if holds_data(f)]
-        rest = max(0, size - sum(least))
-        cuts = sorted(self._random.integers(0, rest + 1, max(0, len(takers) - 1)).tolist())
-        shares = {n: b - a for n, a, b in zip(takers, [0, *cuts], [*cuts, rest], strict=False)}
+        rest = max(0, size - int(sum(of.least)))
+        cuts = sorted(self._random.integers(0, rest + 1, max(0, len(of.takers) - 1)).tolist())
+        shares = {n: b - a for n, a, b in zip(of.takers, [0, *cuts], [*cuts, rest], strict=False)}
         made = []
-        for n, field in enumerate(fields):
-            made.append((yield self._draw(name, field, least[n] + shares.get(n, 0))))
+        for n, field in enumerate(of.fields):
+            made.append((yield self._draw(name, field, int(of.least[n]) + shares.get(n, 0))))
         return made
+
+    def _constructors(self, spec: Spec) -> list[_Fields]:
+        found = self._known.get(id(spec))
+        if found is None:
+            found = [self._described(constructor, f) for constructor, f in constructors(self._adts, spec)]
+            self._known[id(spec)] = found
+            self._kept.append(spec)
+        return found
+
+    def _fields(self, spec: Spec) -> _Fields:
+        if id(spec) not in self._known:
+            self._known[id(spec)] = [self._described("", spec["fields"])]
+            self._kept.append(spec)
+        return self._known[id(spec)][0]
+
+    def _described(self, constructor: str, given: Sequence[Spec]) -> _Fields:
+        """Fields of a constructor or of a tuple. Equal types are one object from here on, so that what is known of them is found again."""
+        fields = tuple(self._types.setdefault(json.dumps(f, sort_keys=True), f) for f in given)
+        least = tuple(map(self._least_size, fields))
+        return _Fields(constructor, fields, tuple(n for n, f in enumerate(fields) if holds_data(f)), least)
 
     def _least_size(self, spec: Spec, depth: int = _DEEPEST) -> float:
         """The fewest constructors around others in a value of a type; infinite where none is found, or none can be made here."""
@@ -141,17 +179,20 @@ class Values:
             case "tensor":
                 return 0
             case "tuple":
-                return sum(self._least_size(f, depth) for f in spec["fields"])
+                return self._together(spec["fields"], depth)
             case "adt" if depth:
+                known = [fields for _, fields in constructors(self._adts, spec)]
+                if any(not any(map(holds_data, f)) and self._together(f, depth) == 0 for f in known):
+                    return 0  # without a look at the others, whose types may grow from level to level
                 key = json.dumps(spec, sort_keys=True), depth
                 if key not in self._least:
-                    self._least[key] = min(
-                        sum(self._least_size(f, depth - 1) for f in fields) + any(map(holds_data, fields))
-                        for _, fields in constructors(self._adts, spec)
-                    )
+                    self._least[key] = min(self._together(f, depth - 1) + any(map(holds_data, f)) for f in known)
                 return self._least[key]
             case _:
                 return math.inf
+
+    def _together(self, fields: Sequence[Spec], depth: int) -> float:
+        return sum(self._least_size(f, depth) for f in fields)
 
     def _random_tensor(self, name: str, spec: Spec) -> Array:
         dtype, random = numpy_dtype(spec["dtype"]), self._random
