@@ -29,8 +29,9 @@ def @length(%xs: List[float32]) -> int64 { @foldl(fn (%n, %x) { %n + 1i64 }, 0i6
 def @never(%e: Endless) { 1f }
 def @many(%m: Many[float32]) { 1f }
 def @applies(%f: fn (float32) -> float32) { %f(1f) }
+def @beside(%p: (float32, fn (float32) -> float32)) { %p.1(%p.0) }
 """
-ENTRIES = ("main", "length", "never", "many", "applies")
+ENTRIES = ("main", "length", "never", "many", "applies", "beside")
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +91,8 @@ def test_random_values_have_the_size_that_is_asked_for(exe: relay.Executable) ->
         ("main", "xs=(random,)", "cannot read a value of %xs"),
         ("never", "e=random", "%e holds what is no tensor and no data"),
         ("applies", "f=random", "call the program from Python"),
+        ("beside", "p=random", "call the program from Python"),
+        ("beside", "p=(1, random)", "call the program from Python"),
         ("applies", "f=1", "call the program from Python"),
     ],
 )

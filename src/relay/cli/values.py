@@ -136,8 +136,6 @@ class Values:
         # One around others while there is room for it, then one that ends here, else the least.
         possible = [n for n, c in enumerate(known) if c.takers and c.cost <= size]
         possible = possible or [n for n, c in enumerate(known) if not c.takers and c.cost < math.inf]
-        if not possible and all(c.cost == math.inf for c in known):
-            raise _refused(name)
         tag = int(self._random.choice(possible)) if possible else min(range(len(known)), key=lambda n: known[n].cost)
         chosen = known[tag]
         made = yield self._draw_fields(name, chosen, size - bool(chosen.takers))
@@ -145,6 +143,8 @@ class Values:
 
     def _draw_fields(self, name: str, of: _Fields, size: int) -> Step[list[object]]:
         """Values of some fields, among which what is left of the size beyond their least is divided at random."""
+        if sum(of.least) == math.inf:
+            raise _refused(name)
         rest = max(0, size - int(sum(of.least)))
         cuts = sorted(self._random.integers(0, rest + 1, max(0, len(of.takers) - 1)).tolist())
         shares = {n: b - a for n, a, b in zip(of.takers, [0, *cuts], [*cuts, rest], strict=False)}
