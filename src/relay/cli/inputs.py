@@ -8,12 +8,19 @@ import numpy as np
 
 from relay.cli.values import RANDOM, Values, holds_data
 from relay.executable.sizes import names_in
-from relay.executable.values import Signature, sizes_of
+from relay.executable.values import Signature, Spec, sizes_of
 from relay.ir.diagnostics import RelayError
 
 
 def arguments(signature: Signature, given: Sequence[str], dims: Sequence[str], seed: int) -> list[object]:
     """One value per parameter from ``name=value`` texts; parameters that are not named get seeded random values."""
+    return requests(signature, given, dims, seed, 1)[0]
+
+
+def requests(
+    signature: Signature, given: Sequence[str], dims: Sequence[str], seed: int, count: int
+) -> list[list[object]]:
+    """The arguments of several calls, which have their tensors in common (the same objects): those are weights."""
     if seed < 0:
         raise RelayError(f"the seed must not be negative: {seed}")
     params = signature.params
@@ -32,7 +39,16 @@ def arguments(signature: Signature, given: Sequence[str], dims: Sequence[str], s
                 hint=f"sizes are: {', '.join(sorted(axes)) or 'none'}",
             )
     values = Values(signature.adts, sizes, np.random.default_rng(seed))
-    return [values.value(p["name"], p["type"], by_name.get(p["name"], RANDOM)) for p in params]
+
+    def value(p: Spec) -> object:
+        return values.value(p["name"], p["type"], by_name.get(p["name"], RANDOM))
+
+    first = [value(p) for p in params]
+    others = (
+        [one if p["type"]["kind"] == "tensor" else value(p) for p, one in zip(params, first, strict=True)]
+        for _ in range(1, count)
+    )
+    return [first, *others]
 
 
 def _named(texts: Sequence[str]) -> dict[str, str]:

@@ -77,16 +77,10 @@ def profile(
         exe = read_executable(
             file, entry, weights, target=target, opt_level=opt_level, precision=precision, threads=threads
         )
-    signature, requests = exe.signature(entry), None
-    args = inputs.arguments(signature, given or [], dim or [], seed)
-    if batch is not None:
-        if batch < 1:
-            raise RelayError(f"a batch has at least one request, not {batch}")
-        # Tensors are weights: those that requests have in common are the same objects.
-        drawn = [args, *(inputs.arguments(signature, given or [], dim or [], seed + n) for n in range(1, batch))]
-        varying = [p["type"]["kind"] != "tensor" for p in signature.params]
-        requests = [[mine if v else one for mine, one, v in zip(d, args, varying, strict=True)] for d in drawn]
-        args = []
+    if batch is not None and batch < 1:
+        raise RelayError(f"a batch has at least one request, not {batch}")
+    drawn = inputs.requests(exe.signature(entry), given or [], dim or [], seed, batch or 1)
+    args, requests = (drawn[0], None) if batch is None else ([], drawn)
     with progress("measuring"):
         limits = machine_limits(threads)
         found = measure(exe, *args, entry=entry, seconds=seconds, threads=threads, limits=limits, requests=requests)

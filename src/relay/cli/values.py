@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from relay.executable.numbered import Numbered
 from relay.executable.sizes import with_sizes
 from relay.executable.values import Spec, constructors
 from relay.ir.diagnostics import FileError, OutOfMemoryError, RelayError, TypeError_
@@ -33,11 +34,11 @@ _FORMS = "give a number, a nested list, a .npy file, or random; of a data type C
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """The fields of a constructor (of a tuple: without a name): which of them have values of data types in them, and how large each is at
-    the least."""
+    """The types of a constructor's fields, by number (of a tuple's: without a name): which of them have values of data types in them, and
+    how large each is at the least."""
 
     name: str
-    fields: tuple[Spec, ...]
+    fields: tuple[int, ...]
     takers: tuple[int, ...]
     least: tuple[float, ...]
 
@@ -54,11 +55,10 @@ class Values:
         self._adts = adts
         self._sizes = sizes
         self._random = random
-        self._least: dict[tuple[str, int], float] = {}
-        # Types by their text; by the identity of a type, which is kept, its constructors.
-        self._types: dict[str, Spec] = {}
+        self._least: dict[tuple[int, int], float] = {}
+        self._types = Numbered[Spec]()
+        # By the number of a type what its constructors, or a tuple's fields, are.
         self._known: dict[int, list[_Fields]] = {}
-        self._kept: list[Spec] = []
 
     def value(self, name: str, spec: Spec, text: str) -> object:
         """The value of the parameter ``name``. Raises RelayError for a text that is none of its type."""
@@ -74,7 +74,7 @@ class Values:
 
     def drawn(self, name: str, spec: Spec) -> object:
         """A random value: a tensor of numbers, an algebraic value with about as many constructors around others as the size ``name``."""
-        return run(self._draw(name, spec, self._sizes.get(name, RANDOM_SIZE)))
+        return run(self._draw(name, self._number(spec), self._sizes.get(name, RANDOM_SIZE)))
 
     # -- texts
 
@@ -124,15 +124,16 @@ class Values:
 
     # -- random values
 
-    def _draw(self, name: str, spec: Spec, size: int) -> Step[object]:
+    def _draw(self, name: str, number: int, size: int) -> Step[object]:
         """A value with about ``size`` constructors that have values of data types in them."""
+        spec = self._types[number]
         if spec["kind"] == "tensor":
             return self._random_tensor(name, spec)
         if spec["kind"] not in ("tuple", "adt"):
             raise _refused(name)
+        known = self._made_of(number)
         if spec["kind"] == "tuple":
-            return tuple((yield self._draw_fields(name, self._fields(spec), size)))
-        known = self._constructors(spec)
+            return tuple((yield self._draw_fields(name, known[0], size)))
         # One around others while there is room for it, then one that ends here, else the least.
         possible = [n for n, c in enumerate(known) if c.takers and c.cost <= size]
         possible = possible or [n for n, c in enumerate(known) if not c.takers and c.cost < math.inf]
@@ -153,25 +154,21 @@ class Values:
             made.append((yield self._draw(name, field, int(of.least[n]) + shares.get(n, 0))))
         return made
 
-    def _constructors(self, spec: Spec) -> list[_Fields]:
-        found = self._known.get(id(spec))
+    def _number(self, spec: Spec) -> int:
+        return self._types.number(json.dumps(spec, sort_keys=True), spec)
+
+    def _made_of(self, number: int) -> list[_Fields]:
+        """What values of a data type are made of, by constructor, or the one way to make a tuple."""
+        found = self._known.get(number)
         if found is None:
-            found = [self._described(constructor, f) for constructor, f in constructors(self._adts, spec)]
-            self._known[id(spec)] = found
-            self._kept.append(spec)
+            spec = self._types[number]
+            given = [("", spec["fields"])] if spec["kind"] == "tuple" else constructors(self._adts, spec)
+            found = self._known[number] = [self._fields(name, fields) for name, fields in given]
         return found
 
-    def _fields(self, spec: Spec) -> _Fields:
-        if id(spec) not in self._known:
-            self._known[id(spec)] = [self._described("", spec["fields"])]
-            self._kept.append(spec)
-        return self._known[id(spec)][0]
-
-    def _described(self, constructor: str, given: Sequence[Spec]) -> _Fields:
-        """Fields of a constructor or of a tuple. Equal types are one object from here on, so that what is known of them is found again."""
-        fields = tuple(self._types.setdefault(json.dumps(f, sort_keys=True), f) for f in given)
-        least = tuple(map(self._least_size, fields))
-        return _Fields(constructor, fields, tuple(n for n, f in enumerate(fields) if holds_data(f)), least)
+    def _fields(self, name: str, given: Sequence[Spec]) -> _Fields:
+        takers = tuple(n for n, f in enumerate(given) if holds_data(f))
+        return _Fields(name, tuple(map(self._number, given)), takers, tuple(map(self._least_size, given)))
 
     def _least_size(self, spec: Spec, depth: int = _DEEPEST) -> float:
         """The fewest constructors around others in a value of a type; infinite where none is found, or none can be made here."""
@@ -184,7 +181,7 @@ class Values:
                 known = [fields for _, fields in constructors(self._adts, spec)]
                 if any(not any(map(holds_data, f)) and self._together(f, depth) == 0 for f in known):
                     return 0  # without a look at the others, whose types may grow from level to level
-                key = json.dumps(spec, sort_keys=True), depth
+                key = self._number(spec), depth
                 if key not in self._least:
                     self._least[key] = min(self._together(f, depth - 1) + any(map(holds_data, f)) for f in known)
                 return self._least[key]

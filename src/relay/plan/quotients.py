@@ -23,8 +23,10 @@ def quotients(index: Scalar, looks_up: bool) -> list[Scalar]:
             (axis,) = mentioned(node)
             divisions = indices.divisions(indices.poly(node))
             steps = [(indices.coefficient(above, axis), by) for above, by in divisions]
-            known = [looks_up and isinstance(step, int) and isinstance(by, int) for step, by in steps]
-            if any(step not in (1, -1) and not found for (step, _), found in zip(steps, known, strict=True)):
+            if any(
+                step not in (1, -1) and not (looks_up and isinstance(step, int) and isinstance(by, int))
+                for step, by in steps
+            ):
                 found.append(node)
     return found
 
