@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tests.generator.source import Choices, Drawn, Seeded
+from tests.generator.source import Choices, Drawn, Scope, Seeded, extended
 
 VECTOR = "Tensor[(3,), float64]"
 TYPES = {
@@ -37,8 +37,6 @@ def @grown(%w: Wood) -> {VECTOR} {{
   match (%w) {{ Leaf(%v) => tanh(%v), Branch(%l, %s, %r) => @grown(%l) * %s + sin(@grown(%r)) }}
 }}
 """
-
-Scope = dict[str, list[str]]
 
 
 @dataclass(slots=True)
@@ -99,10 +97,6 @@ class Builder:
         v = self.name("T")
         inner = {**scope, "T": [*scope["T"], v]}
         return f"fn ({v}: {VECTOR}) -> {VECTOR} {{ {self.make('T', inner, depth)} }}"
-
-
-def extended(scope: Scope, kind: str, name: str) -> Scope:
-    return {**scope, kind: [*scope.get(kind, []), name]}
 
 
 Maker = Callable[[Builder, Scope, int], str]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.ad.generator import Example
-from tests.generator.source import Choices, Seeded
+from tests.generator.source import Choices, Scope, Seeded, extended
 
 MATRIX = "Tensor[(?, 2), float64]"
 ROW = "Tensor[(1, 2), float64]"
@@ -30,8 +30,6 @@ def @half[n: Dim](%m: Tensor[(n, 2), float64]) -> {MATRIX} {{ strided_slice(%m, 
 def @seen[n: Dim](%x: {ROW}, %m: Tensor[(n, 2), float64]) -> {ROW} {{ nn.matmul(tanh(nn.dense(%x, %m)), tanh(%m)) }}
 def @asked(%b: Both) -> {ROW} {{ match (%b) {{ Both(%m, %f) => %f(%m) }} }}
 """
-
-Scope = dict[str, list[str]]
 
 
 @dataclass(slots=True)
@@ -55,10 +53,6 @@ class Builder:
 
 
 Maker = Callable[[Builder, Scope, int], str]
-
-
-def extended(scope: Scope, kind: str, *names: str) -> Scope:
-    return {**scope, kind: [*scope[kind], *names]}
 
 
 def inside(matrix: str, row: str, *counts: str) -> Scope:

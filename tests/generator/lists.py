@@ -9,23 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.generator.source import Choices
+from tests.generator.source import Choices, Scope, extended
 
 ROW = "Tensor[(1, h), float64]"
 MATRIX = "Tensor[(h, h), float64]"
 SHARED = f"%w: {MATRIX}, %u: {MATRIX}, %z: {ROW}"
 
-# The names in scope: of rows (X), lists (L) and lists of lists (LL).
-Scope = dict[str, list[str]]
-
-
-def extended(scope: Scope, kind: str, *names: str) -> Scope:
-    return {**scope, kind: [*scope[kind], *names]}
-
 
 @dataclass(slots=True)
 class Builder:
-    """One program."""
+    """One program. In scope are names of rows (X), lists (L) and lists of lists (LL)."""
 
     choices: Choices
     budget: int = 14

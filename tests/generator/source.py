@@ -61,3 +61,12 @@ class Choices:
     def shuffled(self, items: Sequence[T]) -> list[T]:
         left = list(items)
         return [left.pop(self.source.below(len(left))) for _ in items]
+
+
+# The names in scope, by kind.
+Scope = dict[str, list[str]]
+
+
+def extended(scope: Scope, kind: str, *names: str) -> Scope:
+    """The scope with more names of a kind."""
+    return {**scope, kind: [*scope.get(kind, []), *names]}

@@ -116,9 +116,10 @@ def @main[m: Dim](%x: Tensor[(m, 700), float32], %g: Tensor[(700,), float32]) {{
     x, g = rng.standard_normal((rows_, 700)).astype("f"), rng.standard_normal(700).astype("f")
     exe = relay.compile(text)
     many = np.asarray(exe(x, g))
-    # (Of a handful of rows each may go by itself, which is rounded in another order.)
-    np.testing.assert_array_equal(many[:20], np.asarray(exe(x[:20], g)))
-    np.testing.assert_allclose(many[:20], np.asarray(relay.evaluate(relay.parse(text), x[:20], g)), 2e-5, 2e-5)
+    # Without mask registers each of a handful of rows goes by itself, which for a norm is rounded in another order.
+    few = 3 if made.target.mask_registers or "norm" not in body else 20
+    np.testing.assert_array_equal(many[:few], np.asarray(exe(x[:few], g)))
+    np.testing.assert_allclose(many[:few], np.asarray(relay.evaluate(relay.parse(text), x[:few], g)), 2e-5, 2e-5)
 
 
 def test_rows_by_way_of_variables_are_found() -> None:
