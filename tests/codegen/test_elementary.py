@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relay.codegen import polynomials
+from relay.codegen import odd_tables
 from relay.codegen.target import host_target, parse_target
 from relay.ir.dim import as_var, dim_var
 from relay.loop.ir import Alloc, Buffer, For, Kernel, Seq, Store
@@ -174,13 +174,19 @@ def test_square_roots_are_exact(target: str) -> None:
     assert np.array_equal(run_unary("sqrt", x[:7], "serial", target=target), want[:7], equal_nan=True)
 
 
-@with_tables
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
-@pytest.mark.parametrize(("op", "table"), [("erf", polynomials.ERF_TABLE_F32), ("tanh", polynomials.TANH_TABLE_F32)])
-def test_where_pieces_meet(op: UnaryOp, table: polynomials.OddTable, target: str) -> None:
+@pytest.mark.parametrize(
+    ("op", "table", "target"),
+    [
+        pytest.param("erf", odd_tables.ERF_16, "cpu", marks=with_tables),
+        pytest.param("tanh", odd_tables.TANH_16, "cpu", marks=with_tables),
+        ("erf", odd_tables.ERF_8, "x86-64-v3"),
+        ("tanh", odd_tables.TANH_8, "x86-64-v3"),
+    ],
+)
+def test_where_pieces_meet(op: UnaryOp, table: odd_tables.OddTable, target: str) -> None:
     """Every number near the edge of a piece, which the sum that numbers the pieces may round over it."""
     octaves = np.ldexp(1 + np.arange(1 << table.bits) / (1 << table.bits), np.arange(-4, 5)[:, None]).ravel()
-    edges = (octaves - table.bias)[octaves > table.bias]
+    edges = (octaves - table.bias)[octaves > table.bias] / table.scale
     near = np.append(edges, table.limit).astype(np.float32).view(np.int32)[:, None] + np.arange(-64, 65, dtype=np.int32)
     x = near.ravel().view(np.float32)
     x = np.concatenate([x, -x])
@@ -401,3 +407,10 @@ def test_extremes_of_vectors(op: BinaryOp, dtype: str, target: str) -> None:
             got = np.zeros(1, dtype)
             assert extreme_kernel(op, dtype, target)([x, got], {VAR: size}) == 0
             assert np.array_equal(got[0], getattr(np, op)(x), equal_nan=True), f"nan at {place} of {size}"
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "cpu"])
+@pytest.mark.parametrize("op", ["erf", "tanh"])
+def test_far_from_0_they_are_1(op: UnaryOp, target: str) -> None:
+    x = np.concatenate([np.ldexp(1.0, np.arange(4, 128)), np.linspace(9.02, 40, 1001), [np.inf]]).astype(np.float32)
+    assert np.array_equal(run_unary(op, np.concatenate([x, -x]), target=target), np.repeat([1.0, -1.0], len(x)))

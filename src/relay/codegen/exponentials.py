@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable
 
 from relay.codegen import log_tables as t
+from relay.codegen import odd_tables
 from relay.codegen import polynomials as p
+from relay.codegen.odd_tables import OddTable
 from relay.codegen.registers import INFINITY, MAGIC, NAN, Kit, Register
 
 # ln(2) and log10(2) in parts whose leading ones have few enough bits that small multiples of them are exact.
@@ -157,7 +159,7 @@ def _sigmoid_by_table(kit: Kit, x: Register) -> Register:
 def tanh(kit: Kit, x: Register) -> Register:
     """By a table, or ``e / (e + 2)`` with ``e = exp(2 |x|) - 1``, and the sign of x."""
     if x.element == "float" and kit.table_lanes:
-        return kit.widened(lambda kit, x: _odd_by_table(kit, x, p.TANH_TABLE_F32), x)
+        return _odd_by_table(kit, x, odd_tables.TANH_16, odd_tables.TANH_8)
     magnitude = kit.abs(x)
     magnitude = kit.where(magnitude > 20.0, 20.0, magnitude)
     r, n = exp_reduced(kit, magnitude * 2.0)
@@ -326,23 +328,28 @@ def log1p(kit: Kit, x: Register) -> Register:
     return kit.where(kit.abs(x) < (1e-9 if x.element == "float" else 1e-18), x, result)
 
 
-def _odd_by_table(kit: Kit, x: Register, table: p.OddTable) -> Register:
-    """The polynomial of the piece that ``|x|`` lies in, and the sign of x."""
-    magnitude = kit.abs(x)
-    u = kit.where(magnitude > table.limit, table.limit, magnitude)
-    v = u + table.bias
-    piece = kit.bits(v) >> (23 - table.bits)
-    d = u - kit.looked_up(table.centres, piece)
-    lowest, *lower, result = (kit.looked_up(row, piece) for row in table.coefficients)
-    for coefficient in reversed(lower):
-        result = kit.fma(result, d, coefficient)
-    start = kit.where(v < table.near + table.bias, u, lowest) if table.near else lowest
-    return kit.copysign(kit.fma(result, d, start), x)
+def _odd_by_table(kit: Kit, x: Register, *tables: OddTable) -> Register:
+    """The polynomial of the piece that ``|x|`` lies in, and the sign of x, by the table with as many pieces as the machine looks up."""
+    (table,) = (table for table in tables if len(table.centres) == kit.table_lanes)
+
+    def by_pieces(kit: Kit, x: Register) -> Register:
+        magnitude = kit.abs(x)
+        u = kit.where(magnitude > table.limit, table.limit, magnitude)
+        v = u + table.bias if table.scale == 1 else kit.fma(u, table.scale, table.bias)
+        piece = kit.bits(v) >> (23 - table.bits)
+        d = u - kit.looked_up(table.centres, piece)
+        lowest, *lower, result = (kit.looked_up(row, piece) for row in table.coefficients)
+        for coefficient in reversed(lower):
+            result = kit.fma(result, d, coefficient)
+        start = kit.where(v < table.near, u, lowest) if table.near else lowest
+        return kit.copysign(kit.fma(result, d, start), x)
+
+    return kit.widened(by_pieces, x)
 
 
 def erf(kit: Kit, x: Register) -> Register:
     if x.element == "float" and kit.table_lanes:
-        return kit.widened(lambda kit, x: _odd_by_table(kit, x, p.ERF_TABLE_F32), x)
+        return _odd_by_table(kit, x, odd_tables.ERF_16, odd_tables.ERF_8)
     single = x.element == "float"
     magnitude = clamped(kit, kit.abs(x), 0.0, 4.0 if single else 6.0)
     z = magnitude * magnitude

@@ -227,8 +227,8 @@ class Kit:
 
     @property
     def table_lanes(self) -> int:
-        """The lanes of a vector of floats that the machine looks up in tables of `TABLE` entries; 0 where it has no instruction for
-        that. AVX2 takes two and chooses."""
+        """The lanes of a vector of floats that the machine looks up in tables of as many entries: with AVX2 half of `TABLE`. 0 where it
+        has no instruction for that."""
         if self.has_tables:
             return TABLE
         target = self.a.target
@@ -276,19 +276,21 @@ class Kit:
         )
 
     def looked_up(self, table: Sequence[float], index: Register) -> Register:
-        """The entry of a table of `TABLE` for each lane, of `table_lanes` floats, or where it `has_tables` half as many doubles: the low
-        bits of an integer choose."""
+        """The entry of a table for each lane, which the low bits of an integer choose: of as many floats as there are `table_lanes`, or
+        of `TABLE` doubles where it `has_tables`, for half as many lanes."""
         element, half = "float" if index.element == "i32" else "double", TABLE // 2
         type_ = vec(element, self.lanes)
         entries = [f"{element} {float_literal(v, element)}" for v in table]
         given = (index.type, index.text)
-        if self.lanes == TABLE:
-            return self._called("llvm.x86.avx512.permvar.sf.512", element, (type_, f"<{', '.join(entries)}>"), given)
-        low, high = ((type_, f"<{', '.join(part)}>") for part in (entries[:half], entries[half:]))
         if element == "double":
+            low, high = ((type_, f"<{', '.join(part)}>") for part in (entries[:half], entries[half:]))
             return self._called("llvm.x86.avx512.vpermi2var.pd.512", element, low, given, high)
-        below, above = (self._called("llvm.x86.avx2.permps", element, part, given) for part in (low, high))
-        return self.where((index << 28) < 0, above, below)
+        whole = f"<{', '.join(entries)}>"
+        if self.lanes == TABLE:
+            return self._called("llvm.x86.avx512.permvar.sf.512", element, (type_, whole), given)
+        # An instruction that takes the table from memory is, on Zen 3, half as fast as one that takes it from a register.
+        loaded = self.a.b.emit(f'call {type_} asm sideeffect "", "=x,0"({type_} {whole})')
+        return self._called("llvm.x86.avx2.permps", element, (type_, loaded), given)
 
     def _called(self, name: str, element: str, *arguments: tuple[str, str]) -> Register:
         return Register(self, self.a.b.call(name, vec(element, self.lanes), *arguments), element)
