@@ -23,7 +23,8 @@ from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compa
 
 # Steps along k in one iteration of a tile's loop, where its columns are whole vectors (with halves the sums of a high tile would not
 # stay in registers) and it leaves so many registers: without any the next step's vectors are loaded in place of sums, which go to
-# memory and back.
+# memory and back. Where nobody knows how many steps there are, what is left over is the same code once more, which is worth it only
+# where multiply-adds wait for nothing but the loop itself.
 _STEPS, _SPARE = 2, 2
 
 
@@ -145,8 +146,10 @@ class RegisterTiles:
         vectors, rest = divmod(width, shared.builder.lanes([dtype]))
         # The sums, a row of the panel and an element of the left operand.
         taken = (height + 1) * vectors + 1
-        roomy = rest == 0 and taken + _SPARE <= shared.builder.target.vector_registers
-        loop = loops(axes, extent, loop, _STEPS if roomy else 1)
+        target = shared.builder.target
+        roomy = rest == 0 and taken + _SPARE <= target.vector_registers
+        counted = not axes or isinstance(axes[-1].extent, int)
+        loop = loops(axes, extent, loop, _STEPS if roomy and (counted or target.outruns_caches) else 1)
         if p.form.guard is not None:
             return Alloc(tile, seq([*start, shared.over_taps(left.bind(loop)), *finish(tile)]))
         return left.bind(Alloc(tile, seq([*start, loop, *finish(tile)])))
