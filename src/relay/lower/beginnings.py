@@ -7,12 +7,12 @@ and those that are equal in each of them stay equal: reads that were one are one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import cast
 
-from relay.ir.dim import DimVar, as_dim, dim_add
+from relay.ir.dim import Dim, DimVar, as_dim, dim_add
 from relay.ir.expr import Attr, Binding, Block, Call, Function, OpRef
 from relay.ir.types import TensorType
 from relay.loop.target import Target
@@ -25,10 +25,10 @@ _SLICE = "strided_slice"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
-    """A primitive with variables in the place of numbers, and these numbers."""
+    """A primitive with variables in the place of numbers or of other sizes, and these."""
 
     fn: Function
-    values: dict[DimVar, int]
+    values: Mapping[DimVar, Dim]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute, dim_vars
+from relay.ir.dim import Dim, DimVar, as_var, dim_substitute, dim_vars
 from relay.ir.dim_total import dim_total
 from relay.ir.effects import CHECK_EQUAL
 from relay.ir.expr import Block, Call, Expr, Function, Var
@@ -269,7 +269,7 @@ class KernelCalls:
             else:
                 self.frame.asm.emit("AllocStorage", workspace, size, ALIGNMENT, device)
         sizes = self.frame.sizes
-        dims = [sizes.register(d) if isinstance(d, int) else sizes.variable(d) for d in planned.dims]
+        dims = [sizes.register(d) for d in planned.dims]
         self.frame.asm.emit("InvokeKernel", self.frame.unit.kernel(planned), workspace, buffers, dims)
         if workspace is not None and not self.keeps:
             self.frame.asm.emit("Kill", workspace)
@@ -361,17 +361,9 @@ def placed_workspace(planned: Planned) -> Dim | None:
     return _memory(kernel.shared_bytes, dict(zip(kernel.dims, planned.dims, strict=True)))
 
 
-def _memory(dim: Dim, mapping: dict[DimVar, DimVar | int]) -> Dim:
+def _memory(dim: Dim, mapping: dict[DimVar, Dim]) -> Dim:
     """How much memory a kernel asks for; what it divides by zero is zero."""
-    return _rename(dim_total(dim), mapping)
-
-
-def _rename(dim: Dim, mapping: dict[DimVar, DimVar | int]) -> Dim:
-    def renamed(variable: DimVar) -> Dim | None:
-        found = mapping.get(variable)
-        return as_dim(found) if isinstance(found, DimVar) else found
-
-    return dim_substitute(dim, renamed)
+    return dim_substitute(dim_total(dim), mapping.get)
 
 
 def is_view(name: str) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relay import te
-from relay.ir.dim import Dim, DimVar, dim_substitute, dim_vars, known_equal
+from relay.ir.dim import Dim, DimVar, as_dim, dim_substitute, dim_vars, known_equal
 from relay.ir.dtypes import dtype_name
 from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
 from relay.ir.mapped import release
@@ -19,6 +19,7 @@ from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType, Type
 from relay.loop.target import Target
 from relay.lower.beginnings import shared_beginnings
+from relay.lower.equal_sizes import shared_sizes
 from relay.lower.packing import Packer, carried_operands, rebuild, shared_operands
 from relay.lower.recurrence import Recurrence, recurrence
 from relay.lower.scalars import ScalarCode, scalar_code
@@ -99,6 +100,7 @@ def plan_module(
     packer = Packer(target, planned, by_key, carried)
 
     general = shared_beginnings((fn for _, _, fn in primitives(module)), target)
+    general |= shared_sizes((fn for _, _, fn in primitives(module) if id(fn) not in general), target)
 
     def general_of(call: Call) -> Function:
         assert isinstance(call.fn, Function)
@@ -194,7 +196,7 @@ def _recurrences(
             by_key[key.text] = plan_graph(graph, target, key, name=called)
         results = graph.outputs[: len(loop.rows) + len(loop.last)]
         types = [[TensorType(t.shape, t.dtype) for t in tensors] for tensors in (graph.inputs, results)]
-        out[name] = loop, Planned(by_key[key.text], dims, tuple(types[0]), tuple(types[1]))
+        out[name] = loop, Planned(by_key[key.text], tuple(map(as_dim, dims)), tuple(types[0]), tuple(types[1]))
     return out
 
 
@@ -255,7 +257,7 @@ def _shape_function(fn: Function, target: Target, by_key: dict[str, KernelPlan])
         )
         by_key[key.text] = plan
     types = tuple(TensorType(t.shape, t.dtype) for t in inputs)
-    return Planned(plan, key.dims, types, (TensorType(result.shape, result.dtype),))
+    return Planned(plan, tuple(map(as_dim, key.dims)), types, (TensorType(result.shape, result.dtype),))
 
 
 def result_demands(fn: Function) -> Iterator[tuple[te.Demand, Span | None]]:
@@ -289,7 +291,7 @@ def _key(fn: Function, target: Target, constants: frozenset[int], weights: Resid
     return PlanKey(key.text, tuple(d for d in key.dims if d in given))
 
 
-def _planned(fn: Function, plan: KernelPlan, key: PlanKey, values: Mapping[DimVar, int]) -> Planned:
+def _planned(fn: Function, plan: KernelPlan, key: PlanKey, values: Mapping[DimVar, Dim]) -> Planned:
     """A plan where it is used, with the values of variables that it has only for this. The outputs of an upper-bound operator are
     allocated at their bounds, which the expression has."""
     inputs = tuple(p.ty for p in fn.params if isinstance(p.ty, TensorType))
@@ -302,7 +304,7 @@ def _planned(fn: Function, plan: KernelPlan, key: PlanKey, values: Mapping[DimVa
     else:
         result = fn.ret_type.fields if isinstance(fn.ret_type, TupleType) else (fn.ret_type,)
         outputs = tuple(t for t in result if isinstance(t, TensorType))
-    return Planned(plan, tuple(values.get(d, d) for d in key.dims), inputs, outputs, bounded)
+    return Planned(plan, tuple(values.get(d, as_dim(d)) for d in key.dims), inputs, outputs, bounded)
 
 
 def _is_upper_bound(fn: Function) -> bool:

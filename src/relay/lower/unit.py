@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from relay.ir.dim import DimVar
+from relay.ir.dim import Dim
 from relay.ir.expr import Constant
 from relay.ir.mapped import release
 from relay.ir.types import TensorType
@@ -22,12 +22,12 @@ Array = npt.NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A primitive with its plan: the types of its operands and results in the dims of this occurrence, which are in the order
-    of the plan's kernel dims (numbers where the kernel is shared by primitives that differ in them). ``upper_bound``: the last output
-    holds the real extents of the others' first axes."""
+    """A primitive with its plan: the types of its operands and results in the dims of this occurrence, and what each of the plan's kernel
+    dims is here, in their order: kernels are shared by primitives that differ in that. ``upper_bound``: the last output holds the real
+    extents of the others' first axes."""
 
     plan: KernelPlan
-    dims: tuple[DimVar | int, ...]
+    dims: tuple[Dim, ...]
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
     upper_bound: bool = False

@@ -29,6 +29,20 @@ class PlanKey:
 def plan_key(primitive: Function, target: Target, constants: frozenset[int]) -> PlanKey:
     """The key of a primitive for a target, where the parameters numbered ``constants`` are constants."""
     writer = _Writer()
+    lines = [_text(primitive, writer), f"constants {sorted(constants)}"]
+    lines.append(repr(target))
+    lines.append(" ".join(f"{v.lo}..{v.hi}" for v in writer.dims))
+    return PlanKey("\n".join(lines), tuple(writer.dims))
+
+
+def erased_key(primitive: Function) -> str | None:
+    """What a primitive has in common with those that differ in unknown sizes alone; None where it has none of these."""
+    writer = _Erasing()
+    text = _text(primitive, writer)
+    return text if writer.erased else None
+
+
+def _text(primitive: Function, writer: _Writer) -> str:
     params = ", ".join(f"{writer.bind(p)}: {writer.type(p.ty or p.annotation)}" for p in primitive.params)
     lines = [f"fn({params})"]
     body: Expr = primitive.body
@@ -38,10 +52,7 @@ def plan_key(primitive: Function, target: Target, constants: frozenset[int]) -> 
             lines.append(f"{writer.bind(b.var)}: {writer.type(b.var.ty)} = {value}")
         body = body.result
     lines.append(writer.expr(body))
-    lines.append(f"constants {sorted(constants)}")
-    lines.append(repr(target))
-    lines.append(" ".join(f"{v.lo}..{v.hi}" for v in writer.dims))
-    return PlanKey("\n".join(lines), tuple(writer.dims))
+    return "\n".join(lines)
 
 
 class _Writer:
@@ -99,3 +110,15 @@ class _Writer:
                 return f"{e.fn.name}({args}; {attrs}) -> {self.type(e.ty)}"
             case _:
                 raise PlanError(f"a primitive holds operator calls, tuples and projections, not {type(e).__name__}")
+
+
+class _Erasing(_Writer):
+    """One that writes no unknown size."""
+
+    erased = False
+
+    def dim(self, dim: object) -> str:
+        if isinstance(dim, int):
+            return str(dim)
+        self.erased = True
+        return "_"
