@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relay.codegen import odd_tables
+from relay.codegen import odd_tables, polynomials
 from relay.codegen.target import host_target, parse_target
 from relay.ir.dim import as_var, dim_var
 from relay.loop.ir import Alloc, Buffer, For, Kernel, Seq, Store
@@ -193,6 +193,32 @@ def test_where_pieces_meet(op: UnaryOp, table: odd_tables.OddTable, target: str)
     want = reference(op)(x.astype(np.float64)).astype(np.longdouble)
     assert ulps(run_unary(op, x, target=target), want).max() <= 1.2
     assert np.array_equal(run_unary(op, x[:5], "serial", target=target), run_unary(op, x, target=target)[:5])
+
+
+@pytest.mark.parametrize(("op", "far"), [("erf", polynomials.ERF_FAR), ("tanh", polynomials.TANH_FAR)])
+def test_where_both_forms_meet(op: UnaryOp, far: tuple[float, float]) -> None:
+    """Without tables: every number near the bound between both forms, and near that from which on all is 1."""
+    near = np.array(far, np.float32).view(np.int32)[:, None] + np.arange(-4096, 4097, dtype=np.int32)
+    x = near.ravel().view(np.float32)
+    x = np.concatenate([x, -x, np.array([0.0, -0.0, np.inf, -np.inf, np.nan], np.float32)])
+    want = reference(op)(x.astype(np.float64)).astype(np.longdouble)
+    got = run_unary(op, x, target="x86-64")
+    assert ulps(got[:-1], want[:-1]).max() <= 1.3  # products are rounded there
+    assert np.isnan(got[-1]) and np.array_equal(np.signbit(got[:-1]), np.signbit(x[:-1]))
+    assert np.array_equal(run_unary(op, x[:5], "serial", target="x86-64"), got[:5])
+
+
+@pytest.mark.parametrize("op", ["exp", "exp2", "sigmoid"])
+@pytest.mark.parametrize(("dtype", "rare"), [("float32", -90.0), ("float32", -103.0), ("float64", -740.0)])
+def test_no_lane_depends_on_those_beside_it(op: UnaryOp, dtype: str, rare: float) -> None:
+    """A vector with a number that needs more goes by a branch, and its others come out as they do without it."""
+    x = np.random.default_rng(3).standard_normal(4096).astype(dtype)
+    with_rare = x.copy()
+    with_rare[::5] = rare * 1.44 if op == "exp2" else rare  # the result is subnormal
+    usual, beside = (run_unary(op, v, target="x86-64-v3") for v in (x, with_rare))
+    kept = np.arange(len(x)) % 5 != 0
+    assert np.array_equal(usual[kept], beside[kept])
+    assert (beside[~kept] > 0).all() and (beside[~kept] < np.finfo(dtype).tiny).all()
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "cpu"])

@@ -18,10 +18,9 @@ pow                             1       16
 =============================== ======= =======
 
 That is with AVX-512, where exp, erf, tanh, log, log2, log10 and pow are looked up in tables, sigmoid and rsqrt are
-made from an approximation. With AVX2 erf and tanh are looked up too; elsewhere sigmoid, tanh and erf are within 3
-(float32). sin, cos and tan hold to it for all finite numbers, however large. sqrt is rounded correctly, mod is exact,
-floor_mod is it with the divisor added (rounded once) where signs differ, floor_divide is NumPy's
-(`relay.codegen.remainders`).
+made from an approximation. With AVX2 erf and tanh are looked up too; elsewhere sigmoid is within 3 (float32). sin, cos and
+tan hold to it for all finite numbers, however large. sqrt is rounded correctly, mod is exact, floor_mod is it with the divisor
+added (rounded once) where signs differ, floor_divide is NumPy's (`relay.codegen.remainders`).
 float16 and bfloat16 are computed as float32.
 """
 

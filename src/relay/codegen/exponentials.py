@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from relay.codegen import log_tables as t
 from relay.codegen import odd_tables
@@ -18,6 +18,8 @@ _LOG10_2 = {"float": (0.301025390625, 4.605038981195214e-06), "double": (0.30102
 # Exponentials of numbers below these are 0. That is chosen, not computed: to round to 0, or to a subnormal number, takes processors of
 # Intel some 150 cycles.
 _LEAST_EXPONENT = {"float": -104.0, "double": -746.0}
+# Those of numbers up to these in size are normal numbers.
+_NORMAL_EXPONENT = {"float": 87.0, "double": 708.0}
 # Those of these are nothing beside 1, and normal numbers.
 _SLIGHT = {"float": -80.0, "double": -700.0}
 
@@ -47,18 +49,38 @@ def exp_reduced(kit: Kit, x: Register) -> tuple[Register, Register]:
 def _exp_within(kit: Kit, x: Register) -> Register:
     """``exp(x)`` for x from `_LEAST_EXPONENT` to where it overflows; nan stays."""
     r, n = exp_reduced(kit, x)
-    return _times_power(kit, exp_polynomial(kit, r) + 1.0, n, kit.abs(x) <= (87.0 if x.element == "float" else 708.0))
+    return scaled(kit, exp_polynomial(kit, r) + 1.0, n)
 
 
-def _times_power(kit: Kit, x: Register, n: Register, normal: Register) -> Register:
-    """``x * 2**n`` for x near 1 and whole n given as a float, where what is ``normal`` has a normal result: n is added to its exponent.
-    What is not is rare, nan among it."""
-    at_once = kit.scale(x, n)
-    if at_once is not None:
-        return at_once
-    added = kit.from_bits(kit.bits(x) + (kit.bits(n + MAGIC[x.element]) << (23 if x.element == "float" else 52)))
-    (result,) = kit.rarely(normal ^ 1, (added,), lambda: (scaled(kit, x, n),))
+def _nearest_power(kit: Kit, x: Register, factor: float = 1.0) -> tuple[Register, Register]:
+    """``(2**n, n)`` for the whole number n next to ``x * factor``, where the power is a normal number; anything for others."""
+    mantissa, bias = (23, 127) if x.element == "float" else (52, 1023)
+    # The bits of the sum end in those of the power's exponent.
+    magic = kit.const(MAGIC[x.element] + bias, x.element)
+    shifted = x + magic if factor == 1.0 else kit.fma(x, factor, magic)
+    return kit.from_bits(kit.bits(shifted) << mantissa), shifted - magic
+
+
+def _unless(kit: Kit, rare: Register, usual: Register, instead: Callable[[], Register]) -> Register:
+    """The usual number, in lanes that are rare another one, which is computed out of the way. They may be rounded otherwise, and no lane
+    depends on those beside it."""
+    (result,) = kit.rarely(rare, (usual,), lambda: (kit.where(rare, instead(), usual),))
     return result
+
+
+def _power_and_rest(kit: Kit, x: Register, roughly: bool = False) -> tuple[Register, Register]:
+    """``(s, p)`` with ``exp(x) = s + s * p``, where s is a power of two: that and ``exp(x)`` have to be normal numbers. Where x is nan
+    so is p. ``roughly``: with an error of 2e-9 of exp(x) for each power of two."""
+    power, whole = _nearest_power(kit, x, 1 / math.log(2))
+    high, low = LN2[x.element]
+    r = kit.fma(whole, -math.log(2), x) if roughly else kit.fma(whole, -low, kit.fma(whole, -high, x))
+    return power, exp_polynomial(kit, r)
+
+
+def _exp_of_normal(kit: Kit, x: Register) -> Register:
+    """``exp(x)`` where that is a normal number; nan stays, and of others it is anything."""
+    power, rest = _power_and_rest(kit, x)
+    return kit.fma(power, rest, power)
 
 
 def exp_polynomial(kit: Kit, r: Register) -> Register:
@@ -84,7 +106,15 @@ def exp(kit: Kit, x: Register) -> Register:
         return kit.widened(_exp_by_table, x)
     low, high = _LEAST_EXPONENT[x.element], 89.0 if x.element == "float" else 710.0
     none = x < low
-    return kit.where(none, 0.0, _exp_within(kit, kit.at_most(kit.where(none, 0.0, x), high)))
+
+    def any_number() -> Register:
+        return _exp_within(kit, kit.at_most(kit.where(none, 0.0, x), high))
+
+    if kit.scales(x):
+        return kit.where(none, 0.0, any_number())
+    # A nan stays, by the polynomial.
+    far = (kit.abs(x) > _NORMAL_EXPONENT[x.element]) ^ none
+    return kit.where(none, 0.0, _unless(kit, far, _exp_of_normal(kit, x), any_number))
 
 
 def _exp_by_table(kit: Kit, x: Register) -> Register:
@@ -109,11 +139,18 @@ def _sixteenths(kit: Kit, x: Register) -> tuple[Register, Register, Register]:
 def exp2(kit: Kit, x: Register) -> Register:
     low, high = (-151.0, 129.0) if x.element == "float" else (-1076.0, 1025.0)
     none = x < low
-    x = kit.at_most(kit.where(none, 0.0, x), high)
-    whole = kit.nearest(x)
-    near = exp_polynomial(kit, (x - whole) * math.log(2)) + 1.0
-    normal = kit.abs(x) <= (126.0 if x.element == "float" else 1022.0)
-    return kit.where(none, 0.0, _times_power(kit, near, whole, normal))
+
+    def any_number() -> Register:
+        bounded = kit.at_most(kit.where(none, 0.0, x), high)
+        whole = kit.nearest(bounded)
+        return scaled(kit, exp_polynomial(kit, (bounded - whole) * math.log(2)) + 1.0, whole)
+
+    if kit.scales(x):
+        return kit.where(none, 0.0, any_number())
+    power, whole = _nearest_power(kit, x)
+    usual = kit.fma(power, exp_polynomial(kit, (x - whole) * math.log(2)), power)
+    far = (kit.abs(x) > (126.0 if x.element == "float" else 1022.0)) ^ none
+    return kit.where(none, 0.0, _unless(kit, far, usual, any_number))
 
 
 def expm1(kit: Kit, x: Register) -> Register:
@@ -132,6 +169,11 @@ def sigmoid(kit: Kit, x: Register) -> Register:
         return kit.widened(_sigmoid_by_table, x)
     below = x < 0.0
     none = x < _LEAST_EXPONENT[x.element]
+    if not kit.scales(x):
+        normal = _NORMAL_EXPONENT[x.element]
+        e = _exp_of_normal(kit, -kit.at_most(kit.abs(x), normal))
+        e = _unless(kit, (x < -normal) ^ none, e, lambda: _exp_within(kit, kit.where(none, 0.0, kit.at_most(x, 0.0))))
+        return kit.where(none, 0.0, kit.where(below, e, kit.const(1.0, x.element)) / (e + 1.0))
     negative = -x
     least = _SLIGHT[x.element]
     bounded = kit.where(none, 0.0, kit.where(below, x, kit.where(negative < least, least, negative)))
@@ -157,15 +199,42 @@ def _sigmoid_by_table(kit: Kit, x: Register) -> Register:
 
 
 def tanh(kit: Kit, x: Register) -> Register:
-    """By a table, or ``e / (e + 2)`` with ``e = exp(2 |x|) - 1``, and the sign of x."""
-    if x.element == "float" and kit.table_lanes:
-        return _odd_by_table(kit, x, odd_tables.TANH_16, odd_tables.TANH_8)
+    """By a table, or of floats by `_near_or_far`, of doubles ``e / (e + 2)`` with ``e = exp(2 |x|) - 1``, and the sign of x."""
+    if x.element == "float":
+        if kit.table_lanes:
+            return _odd_by_table(kit, x, odd_tables.TANH_16, odd_tables.TANH_8)
+        return _near_or_far(kit, x, p.TANH_FAR, p.TANH_NEAR_F32, _tanh_far)
     magnitude = kit.abs(x)
     magnitude = kit.where(magnitude > 20.0, 20.0, magnitude)
     r, n = exp_reduced(kit, magnitude * 2.0)
     power = scaled(kit, kit.const(1.0, x.element), n)
     e = kit.fma(power, exp_polynomial(kit, r), power - 1.0)
     return kit.copysign(e / (e + 2.0), x)
+
+
+def _near_or_far(
+    kit: Kit, x: Register, far: tuple[float, float], near: Sequence[float], of: Callable[[Kit, Register], Register]
+) -> Register:
+    """An odd function of floats that goes to 1: ``x + x * near(x**2)`` up to the first bound of ``far``, beyond it ``of(|x|)``; from
+    the second one on it is the same. Both are computed."""
+    magnitude = kit.abs(x)
+    square = x * x
+    inner = kit.fma(x, kit.polynomial(square, near), x)
+    first, last = far
+    # Where x is nan neither bound is passed, and the first form is nan.
+    outer = kit.copysign(of(kit, kit.at_most(magnitude, last)), x)
+    return kit.where(magnitude > first, outer, inner)
+
+
+def _tanh_far(kit: Kit, x: Register) -> Register:
+    """What is left to 1 is small, and so are its errors."""
+    power, rest = _power_and_rest(kit, x + x, roughly=True)
+    return 1.0 - 2.0 / kit.fma(power, rest, power + 1.0)
+
+
+def _erf_far(kit: Kit, x: Register) -> Register:
+    power, rest = _power_and_rest(kit, kit.polynomial(x, p.LOG_ERFC_F32), roughly=True)
+    return kit.fma(-power, rest, 1.0 - power)
 
 
 def _half_exp(kit: Kit, x: Register) -> Register:
@@ -315,8 +384,8 @@ def log10(kit: Kit, x: Register) -> Register:
 
 
 def log1p(kit: Kit, x: Register) -> Register:
-    u = x + 1.0
-    m, e = frexp(kit, u)
+    u = x + 1.0  # 0, or no less than half a unit in the last place of 1
+    m, e = normal_parts(kit, u)
     # What was lost in 1 + x, relative to it; where 1 + x is near 1, x itself is the exact fraction.
     lost = kit.where(x > 1.0, 1.0 - (u - x), x - (u - 1.0)) / u
     near = e.equals(0.0)
@@ -324,8 +393,11 @@ def log1p(kit: Kit, x: Register) -> Register:
     lost = kit.where(near, kit.const(0.0, x.element), lost)
     high, low = LN2[x.element]
     rest = kit.fma(e, low, _log_of_mantissa(kit, f) + lost)
-    result = _log_limits(kit, u, kit.fma(e, high, f + rest))
-    return kit.where(kit.abs(x) < (1e-9 if x.element == "float" else 1e-18), x, result)
+    usual = kit.fma(e, high, f + rest)
+    # Of numbers next to 0 the sum above would lose the sign.
+    tiny = kit.abs(x) < (1e-9 if x.element == "float" else 1e-18)
+    (result,) = kit.rarely(is_normal(kit, u) ^ 1, (usual,), lambda: (_log_limits(kit, u, usual),))
+    return kit.where(tiny, x, result)
 
 
 def _odd_by_table(kit: Kit, x: Register, *tables: OddTable) -> Register:
@@ -348,19 +420,16 @@ def _odd_by_table(kit: Kit, x: Register, *tables: OddTable) -> Register:
 
 
 def erf(kit: Kit, x: Register) -> Register:
-    if x.element == "float" and kit.table_lanes:
-        return _odd_by_table(kit, x, odd_tables.ERF_16, odd_tables.ERF_8)
-    single = x.element == "float"
-    magnitude = clamped(kit, kit.abs(x), 0.0, 4.0 if single else 6.0)
+    if x.element == "float":
+        if kit.table_lanes:
+            return _odd_by_table(kit, x, odd_tables.ERF_16, odd_tables.ERF_8)
+        return _near_or_far(kit, x, p.ERF_FAR, p.ERF_NEAR_F32, _erf_far)
+    magnitude = clamped(kit, kit.abs(x), 0.0, 6.0)
     z = magnitude * magnitude
-    near = magnitude * kit.polynomial(z, p.ERF_F32 if single else p.ERF_F64)
+    near = magnitude * kit.polynomial(z, p.ERF_F64)
     large = magnitude > 1.0
     outer = kit.where(large, magnitude, kit.const(1.0, x.element))
-    if single:
-        r, n = exp_reduced(kit, kit.polynomial(outer, p.LOG_ERFC_F32))
-        tail = (exp_polynomial(kit, r) + 1.0) * _power_of_two(kit, kit.as_integer(n))
-    else:
-        r, n = exp_reduced(kit, -(outer * outer))
-        t = (outer - 2.0) / (outer + 2.0)
-        tail = (exp_polynomial(kit, r) + 1.0) * _power_of_two(kit, kit.as_integer(n)) * kit.polynomial(t, p.ERFCX_F64)
+    r, n = exp_reduced(kit, -(outer * outer))
+    t = (outer - 2.0) / (outer + 2.0)
+    tail = (exp_polynomial(kit, r) + 1.0) * _power_of_two(kit, kit.as_integer(n)) * kit.polynomial(t, p.ERFCX_F64)
     return kit.copysign(kit.where(large, 1.0 - tail, near), x)

@@ -295,11 +295,16 @@ class Kit:
     def _called(self, name: str, element: str, *arguments: tuple[str, str]) -> Register:
         return Register(self, self.a.b.call(name, vec(element, self.lanes), *arguments), element)
 
+    def scales(self, x: Register) -> bool:
+        """Whether the machine has an instruction for `scale`."""
+        bits = self.lanes * (32 if x.element == "float" else 64)
+        return bits in (128, 256, 512) and {"avx512f", "avx512vl"} <= set(self.a.target.features)
+
     def scale(self, x: Register, n: Register) -> Register | None:
         """``x * 2**n`` for whole n given as a float, rounded once; None where the machine has no instruction for it."""
-        bits = self.lanes * (32 if x.element == "float" else 64)
-        if bits not in (128, 256, 512) or not {"avx512f", "avx512vl"} <= set(self.a.target.features):
+        if not self.scales(x):
             return None
+        bits = self.lanes * (32 if x.element == "float" else 64)
         kind, mask = "ps" if x.element == "float" else "pd", f"i{max(8, self.lanes)}"
         given = [(x.type, x.text), (x.type, n.text), (x.type, "zeroinitializer"), (mask, "-1")]
         rounding = [("i32", "4")] if bits == 512 else []  # as the machine is set
