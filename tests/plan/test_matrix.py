@@ -253,6 +253,13 @@ def test_less_than_a_vector_where_masks_take_registers(columns: int) -> None:
         assert "llvm.masked.store" not in text and ("llvm.masked.load" in text or columns == 4)
 
 
+def test_rows_evenly_apart_are_one_address() -> None:
+    """Of a number of rows that parts do not divide, LLVM computed six addresses in each step along k, and sums had to make room."""
+    fn = primitive([tensor((251, 509)), tensor((1021, 509))], lambda m, x, w: m("nn.dense", x, w))
+    text = kernel_text(check(fn, {}, constants=WEIGHT, target=parse_target("x86-64-v3")).kernel)
+    assert "in0[left0 + (k + 509)]" in text and "left1" not in text and "row1" not in text
+
+
 def test_a_tile_that_takes_all_registers_goes_step_by_step() -> None:
     """Of 4 rows of three vectors of eight, with a vector of the panel and an element, no register of sixteen is left."""
     fn = primitive([tensor((N, 40)), tensor((72, 40))], lambda m, x, w: m("nn.dense", x, w))

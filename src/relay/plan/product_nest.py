@@ -227,9 +227,21 @@ class ProductNest:
                 moving = dim_add(moving, dim_mul(indices.axis(axis), stride))
             origin = Axis(f"left{i}", 1 << 62)
             found.bindings.append((origin, indices.scalar(dim_sub(at, moving))))
-            element = Load(load.source, (binary("add", origin, indices.scalar(moving)),), load.dtype)
-            found.elements.append(cast(element, p.form.accumulate))
+            apart = self._apart(at, above) if i == 0 else None
+            # Rows of one axis are one address and a number each, which an instruction adds: registers for addresses are few, and a
+            # row of short vectors is multiplied in less time than it takes to compute one.
+            for below in range(1 if apart is None else height):
+                place = binary("add", origin, indices.scalar(dim_add(moving, below * (apart or 0))))
+                found.elements.append(cast(Load(load.source, (place,), load.dtype), p.form.accumulate))
+            if apart is not None:
+                break
         return found
+
+    def _apart(self, at: Dim, above: Mapping[Axis, Scalar]) -> int | None:
+        """How many elements the left operand's rows are apart, where ``at`` is the place of one and that is the same number for all."""
+        rows = [row for row in above.values() if isinstance(row, Axis)]
+        stride = self.builder.indices.coefficient(at, rows[0]) if len(rows) == 1 == len(above) else None
+        return stride if isinstance(stride, int) and self.order is None else None
 
     def over_taps(self, body: Stmt) -> Stmt:
         """The loops over taps, around what is done for each that counts: a condition is tested as far outside as it can be."""
