@@ -153,6 +153,17 @@ SMALL = replace(WAITING, l2_bytes=16 << 10)
 
 
 @pytest.mark.skipif(HOST.vector_bits < 512, reason="where vectors are long")
+@pytest.mark.parametrize(("target", "most"), [("x86-64-v3", 6), ("znver4", 8)])
+def test_one_tile_of_a_run_time_operand_is_a_line_wide(target: str, most: int) -> None:
+    """Narrower ones would bring each line of the operand twice: more rows are packed, or several tiles."""
+    for rows in (most, most + 1):
+        fn = primitive([tensor((rows, 40)), tensor((40, 96))], lambda m, x, w: m("nn.matmul", x, w))
+        body = check(fn, {}, target=parse_target(target)).kernel.body
+        tiles = [s.buffer for s in statements(body) if isinstance(s, Alloc) and s.buffer.scope == "register"]
+        assert all(isinstance(b.shape[1], int) and b.shape[1] >= 16 for b in tiles)
+        assert any(b.shape[0] == rows for b in tiles) is (rows == most)
+
+
 def test_where_multiply_adds_wait_for_caches_more_is_streamed_and_packed() -> None:
     """A near operand is read where it is by one tile, of up to 12 rows, and packed for more; a large one is streamed for up to 4."""
     assert WAITING.outruns_caches and not replace(WAITING, cpu="znver4").outruns_caches

@@ -19,13 +19,13 @@ from relay.loop.ir import WORKERS, Alloc, Behind, Branch, Buffer, For, LetScalar
 from relay.plan.build import allocate, bound, ceiling, seq, serial, temporary
 from relay.plan.parallel import LEAST_SHARE, parallel_rows
 from relay.plan.product import narrow, size_of
-from relay.plan.product_nest import CHEAP_EPILOGUE, FMA_DISCOUNT, ProductNest, balanced
+from relay.plan.product_nest import CHEAP_EPILOGUE, FMA_DISCOUNT, LINE_BITS, ProductNest, balanced
 from relay.plan.reduction import initial
 from relay.plan.row_shares import RowShares, part_of
 from relay.plan.tiles import Tile, narrower, wide_tile
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_of, maximum, minimum, select
 
-# Numbers of rows that are done this way, and those of them that are one tile, also where tiles wait for caches: there up to so many
+# Numbers of rows that are done this way, and those of them that are one tile at most, also where tiles wait for caches: there up to so many
 # rows of an operand that is larger than so many second-level caches are streamed.
 FEWEST, _MOST_IN_ONE, _MOST_IN_ONE_WAITING = 4, 8, 12
 _MOST_STREAMED, _LARGE = 4, 2
@@ -83,8 +83,13 @@ def block_of_depth(nest: ProductNest) -> int | None:
 
 def most_in_one(nest: ProductNest) -> int:
     """Up to how many rows are one tile, which reads the operand once: more rows where reading it again takes longer than more elements
-    of the left operand."""
-    return _MOST_IN_ONE_WAITING if nest.builder.target.outruns_caches else _MOST_IN_ONE
+    of the left operand; fewer where registers would not hold a line of sums of each: the next panel's tile would bring the rest of
+    lines that the first-level cache has lost by then (eight rows of 768 x 768 with AVX2: 240 us, packed 160)."""
+    target = nest.builder.target
+    if target.outruns_caches:
+        return _MOST_IN_ONE_WAITING
+    vectors_of_line = max(1, LINE_BITS // target.vector_bits)
+    return max(FEWEST, min(_MOST_IN_ONE, target.vector_registers * 3 // 4 // vectors_of_line))
 
 
 def fewest_unpacked(nest: ProductNest) -> int:
