@@ -147,7 +147,7 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     share: list[Pass] = [
         SliceEarly(), DeadCode(), JoinCotangents(), GatherSums(), RowsInPlace(), Sink(), FuseAttention(), DeadCode(), RoomForRows(),
         GrowState(), SumFusion(), CommonSubexpressions(),
-        Layouts(table=facts, measure=measure), *fold, ParallelFusion(), Simplify(), DeadCode(),
+        Layouts(mask_registers=runner.target.mask_registers, table=facts, measure=measure), *fold, ParallelFusion(), Simplify(), DeadCode(),
     ]  # fmt: skip
     dead = DeadFunctions(entries=options.entries)
     # What a loop calls is worth having in it, where its weights can be packed and its products hoisted.

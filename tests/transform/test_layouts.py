@@ -139,6 +139,19 @@ def test_windows_of_whose_sums_several_are_made_at_once_move_where_lines_are_lon
     assert layouts_of(Layouts()(Pipeline(parse_passes("name_dims"))(relay.parse(HEAD + text)))) == {"ACDB"}
 
 
+def test_without_mask_registers_windows_by_themselves_stay_and_those_between_products_move() -> None:
+    """To move what is read and what is made takes longer there than the sums along lines."""
+    pools = [
+        f"def @main(%x: Tensor[(1, {c}, {n}, {n}), float32]) {{ nn.avg_pool2d(%x, pool_size=[3, 3], padding=[1, 1]) }}"
+        for c, n in ((64, 28), (256, 14))
+    ]
+    for text in pools:
+        module = Pipeline(parse_passes("name_dims"))(relay.parse(HEAD + text))
+        assert layouts_of(Layouts()(module)) == {"ACDB"} and Layouts(mask_registers=False)(module) is module
+    module = Pipeline(parse_passes("name_dims"))(relay.parse(HEAD + SEPARABLE))
+    assert layouts_of(Layouts(mask_registers=False)(module)) == {"ACDB"}
+
+
 def test_a_layout_that_is_none() -> None:
     with pytest.raises(relay.RelayError, match="axis twice"):
         Layouts("ACCB")(relay.parse(HEAD + SEPARABLE))

@@ -36,15 +36,32 @@ from relay.transform.blocks import body_of, is_primitive, map_functions, nested_
 from relay.transform.build import op_call, type_of
 from relay.transform.joints import traced_call
 
-# Lanes of a vector, and about how long a line of terms of a sum takes, and each vector of it: where windows overlap along the lines, where
-# reads have gaps, the same of products, of which several lines are summed at once (`relay.plan.row_tiles`), where there is neither, and
-# where windows of neighbouring lines overlap, of which several are summed at once, too, unless such lines meet in few sets of the
-# first-level cache. Moving a vector of elements to another layout takes so long, of more elements than so many, which come from memory,
-# longer. (Nanoseconds on a Zen 4, of pools and convolutions of single channels, 7 to 112 wide, strides of 1 and 2.)
-_LANES = 16
-_SHARED, _GAPS, _SHARED_PRODUCTS, _GAPS_PRODUCTS = (1.2, 0.65), (1.2, 1.6), (0.15, 0.35), (0.4, 0.6)
-_ALONE, _ACROSS, _MEETING = (0.2, 1.0), (0.6, 0.27), (0.6, 0.8)
-_MOVED, _FAR, _MOVED_FAR = 1.55, 1 << 20, 5.0
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """About how long a line of terms of a sum takes, and each vector of it (nanoseconds, of float32): where windows overlap along the
+    lines, where reads have gaps, the same of products, of which several lines are summed at once (`relay.plan.row_tiles`), where there is
+    neither, and where windows of neighbouring lines overlap, of which several are summed at once, too, unless such lines meet in few sets
+    of the first-level cache. Moving a vector of elements to another layout takes so long, of more elements than `_FAR`, which come
+    from memory, longer."""
+
+    lanes: int
+    shared: tuple[float, float]
+    gaps: tuple[float, float]
+    shared_products: tuple[float, float]
+    gaps_products: tuple[float, float]
+    moved: float
+    alone: tuple[float, float] = (0.2, 1.0)
+    across: tuple[float, float] = (0.6, 0.27)
+    meeting: tuple[float, float] = (0.6, 0.8)
+    moved_far: float = 5.0
+
+
+# On a Zen 4 with AVX-512: pools and convolutions of single channels, 7 to 112 wide, strides of 1 and 2.
+_WIDE = Costs(16, (1.2, 0.65), (1.2, 1.6), (0.15, 0.35), (0.4, 0.6), moved=1.55)
+# On a Zen 3 with AVX2: such of 14 to 28, by themselves, what is moved with them.
+_NARROW = Costs(8, (0.2, 0.6), (1.9, 0.5), (0.15, 0.22), (1.0, 0.45), moved=3.7)
+_FAR = 1 << 20
 # What is gained must be more than so much of what is spent: by the model, and as it was measured.
 _GAIN, _GAIN_MEASURED = 0.15, 0.05
 # Blocks of the innermost axis that are measured.
@@ -58,7 +75,7 @@ Measure = Callable[[Sequence[Module]], Sequence[float]]
 class Layouts(Pass):
     """Lay tensors out in ``layout`` (see `relay.te.layout`) where that takes less time; with ``always`` wherever it can be. With
     ``measure`` times are measured, and the tensors of a block that gain lie in that layout or with a block of its innermost axis
-    innermost, whichever gains most.
+    innermost, whichever gains most. ``mask_registers``: whether code is for a machine that has them (`relay.loop.target.Target`).
 
     Before: typed blocks without ``?``. After: the same values; calls whose tensors lie otherwise are ``<op>.laid_out``, and where
     other calls read such tensors, or give what these read, ``layout_transform`` stands between.
@@ -67,8 +84,13 @@ class Layouts(Pass):
     name: ClassVar[str] = "layouts"
     layout: str = "ACDB"
     always: bool = False
+    mask_registers: bool = True
     measure: Measure | None = field(default=None, repr=False, compare=False)
     table: AccessTable = field(default_factory=AccessTable, repr=False, compare=False)
+
+    @property
+    def costs(self) -> Costs:
+        return _WIDE if self.mask_registers else _NARROW
 
     def __call__(self, module: Module) -> Module:
         try:
@@ -195,7 +217,10 @@ class _Regions:
 
     def sums(self, members: set[Var]) -> bool:
         """Whether something in a region sums: nothing else takes less time in another layout than to be brought there."""
-        return any(role.result is None or _lines(role.result) for role in map(self.roles.__getitem__, members))
+        return any(
+            role.result is None or _lines(role.result, self.options.costs)
+            for role in map(self.roles.__getitem__, members)
+        )
 
     def alone(self, members: set[Var], laid: bool) -> Module:
         """A module whose entry computes a region by itself, with the products that can read it in the layout: as it is or laid out."""
@@ -213,14 +238,15 @@ class _Regions:
 
     def _gains(self, members: set[Var]) -> bool:
         roles = [self.roles[v] for v in members]
-        before = sum(_lines(r.result) for r in roles if r.result is not None)
+        costs = self.options.costs
+        before = sum(_lines(r.result, costs) for r in roles if r.result is not None)
         if not before:
             return False  # nothing there sums over windows
-        after = sum(_lines(self._as_laid(r)) for r in roles if r.result is not None)
+        after = sum(_lines(self._as_laid(r), costs) for r in roles if r.result is not None)
         moved = {v for r in roles for v in r.tied if v not in self.roles}
         moved |= {v for v in members if None in self.readers[v]}
         elements = sum(_elements(v) for v in moved)
-        after += (_MOVED if elements <= _FAR else _MOVED_FAR) * elements / _LANES
+        after += (costs.moved if elements <= _FAR else costs.moved_far) * elements / costs.lanes
         return before - after > _GAIN * before
 
     def _as_laid(self, role: _Role) -> Tensor:
@@ -305,7 +331,7 @@ def _read_at(result: Tensor, axis: int) -> dict[te.Stage, int]:
     return at
 
 
-def _lines(result: Tensor) -> float:
+def _lines(result: Tensor, costs: Costs) -> float:
     """About how long the sums of an expression take, line by line."""
     total = 0.0
     for stage in te.stages([result]):
@@ -316,30 +342,30 @@ def _lines(result: Tensor) -> float:
             if isinstance(body, Reduce) and line is not None and isinstance(line.extent, int):
                 assert isinstance(stage, Compute)
                 terms = prod(a.extent for a in (*stage.axes, *body.axes) if isinstance(a.extent, int))
-                first, each = _time(body, stage.axes, line)
-                total += terms / max(line.extent, 1) * (first + each * -(-line.extent // _LANES))
+                first, each = _time(body, stage.axes, line, costs)
+                total += terms / max(line.extent, 1) * (first + each * -(-line.extent // costs.lanes))
     return total
 
 
-def _time(body: Reduce, axes: Sequence[Axis], line: Axis) -> tuple[float, float]:
+def _time(body: Reduce, axes: Sequence[Axis], line: Axis, costs: Costs) -> tuple[float, float]:
     """How long a line of terms takes, and each vector of it."""
     indices = Indices()
     reads = [n for n in walk(body.body) if isinstance(n, Load)]
     polys = [indices.poly(i) for n in reads for i in n.indices]
     steps = [indices.coefficient(p, line) for p in polys]
-    tiled = body.kind == "sum" and len(reads) > 1 and isinstance(line.extent, int) and 2 * line.extent >= _LANES
+    tiled = body.kind == "sum" and len(reads) > 1 and isinstance(line.extent, int) and 2 * line.extent >= costs.lanes
     if any(s not in (0, 1) for s in steps):
-        return _GAPS_PRODUCTS if tiled else _GAPS
+        return costs.gaps_products if tiled else costs.gaps
     again = [p for p, s in zip(polys, steps, strict=True) if s == 1]
     if any(indices.coefficient(p, a) != 0 for p in again for a in body.axes):
-        return _SHARED_PRODUCTS if tiled else _SHARED
+        return costs.shared_products if tiled else costs.shared
     overlap = [
         p for p in polys for a in body.axes for o in axes if 0 != indices.coefficient(p, a) == indices.coefficient(p, o)
     ]
     if not overlap or body.kind not in ("sum", "max", "min"):
-        return _ALONE
+        return costs.alone
     meet = isinstance(line.extent, int) and line.extent > 128 and line.extent % 128 == 0
-    return _MEETING if meet else _ACROSS
+    return costs.meeting if meet else costs.across
 
 
 def _elements(var: Var) -> int:
