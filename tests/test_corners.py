@@ -216,6 +216,12 @@ CORNERS = [
         (_f32(1, 2, 3),),
         lambda x: np.array([len(x), 2 * len(x)], np.int32),
     ),
+    Corner(
+        "powers of half precision, by two lanes of which one is a half",
+        "def @main[n: Dim](%x: Tensor[(n, 3), float16], %w: Tensor[(3,), float16]) { power(%x, %w) }",
+        (np.arange(1, 13, dtype=np.float16).reshape(4, 3) / 4, np.array([2.0, -1.0, 0.5], np.float16)),
+        lambda x, w: np.power(x, w),
+    ),
 ]
 
 

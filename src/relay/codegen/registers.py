@@ -255,8 +255,9 @@ class Kit:
         return self.shuffled(y, None, range(self.lanes))
 
     def in_doubles(self, body: Callable[..., Register], *operands: Register) -> Register:
-        """A function of floats computed in doubles, a half of the lanes after the other, and rounded."""
-        if self.lanes == 1:
+        """A function of floats computed in doubles, a half of the lanes after the other, and rounded. Two lanes are a vector of doubles
+        as they are, and a number of lanes that is odd has no halves."""
+        if self.lanes <= 2 or self.lanes % 2:
             return self.narrow(body(self, *map(self.widen, operands)))
         half = Kit(self.a, self.lanes // 2)
         low, high = (
