@@ -189,6 +189,15 @@ def test_rows_of_any_number(dims: str, n: object, m: object, products: int) -> N
     assert operators(after).count("nn.dense") == products
 
 
+def test_weights_of_unknown_sizes_are_not_copied() -> None:
+    """A loop would copy them in each iteration."""
+    text = """def @main[h: Dim, k: Dim](%x: Tensor[(1, h), float32], %a: Tensor[(k, h), float32], %b: Tensor[(h, h), float32]) {
+      nn.softmax(nn.dense(%x, %a)) * sum(nn.dense(%x, %b))
+    }"""
+    after = joined(typed(text), array(1, 64), array(3, 64), array(64, 64))
+    assert operators(after).count("nn.dense") == 2
+
+
 def test_rows_of_any_number_that_lie_side_by_side() -> None:
     """Constants beside each other cost nothing for any number of rows."""
     text = """def @main[n: Dim](%x: Tensor[(n, 64), float32], %a: Tensor[(32, 64), float32], %b: Tensor[(32, 64), float32]) {

@@ -17,6 +17,8 @@ from relay.transform.build import op_call, type_of
 
 # What a size that is not known stands for where amounts of memory are compared: a batch, a short sequence.
 _NOMINAL = 16
+# And each size of what has several that are not known, where it would have to be copied.
+_NOMINAL_OF_WEIGHTS = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,8 +120,19 @@ def part_slice(joint: Joint, number: int) -> Call:
 
 def elements(e: Expr) -> int:
     """How many elements a tensor has (sizes that are not known stand for a moderate number)."""
-    total = dim_substitute(shape_size(dims(e)), lambda _: _NOMINAL)
-    return total if isinstance(total, int) else _NOMINAL
+    return _elements(e, _NOMINAL)
+
+
+def copied_elements(e: Expr) -> int:
+    """How many elements are copied to make a tensor of others side by side. One of several unknown sizes is taken for a weight, whose copy
+    in each iteration of a loop would cost more than a kernel does."""
+    several = sum(not isinstance(d, int) for d in dims(e)) > 1
+    return _elements(e, _NOMINAL_OF_WEIGHTS if several else _NOMINAL)
+
+
+def _elements(e: Expr, unknown: int) -> int:
+    total = dim_substitute(shape_size(dims(e)), lambda _: unknown)
+    return total if isinstance(total, int) else unknown
 
 
 def extent(e: Expr, axis: int) -> Dim:

@@ -39,6 +39,7 @@ from relay.transform.cse import atom_key
 from relay.transform.joints import (
     Joint,
     Site,
+    copied_elements,
     dims,
     elements,
     extent,
@@ -326,7 +327,7 @@ class _InBlock:
             needed += [Binding(whole, Tuple(tuple(own), whole.ty, parts[0].call.span)), Binding(var, beside)]
             args.append(var)
             ready = max(ready, self._ready(own))
-            copied += elements(var)
+            copied += copied_elements(var)
         place = max(ready, min(p.position for p in parts))
         if any(self._first_reader(p.var) < place for p in parts):
             return None
