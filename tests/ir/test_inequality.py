@@ -171,6 +171,13 @@ def test_a_quotient_is_bounded_by_its_dividend() -> None:
     assert dim_bounds(3 * third - 3 * last) == (-4, 0)
 
 
+def test_a_sum_with_an_extreme_is_bounded_by_cases() -> None:
+    n = size("n")
+    last: Any = dim_sub(n, dim_max(n - 1, 0))
+    assert dim_bounds(last) == (0, 1)
+    assert dim_bounds(dim_sub(dim_min(n, 1), last))[1] == 0
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_bounds_hold_for_all_values(seed: int) -> None:
     pick = random.Random(seed)
@@ -179,7 +186,12 @@ def test_bounds_hold_for_all_values(seed: int) -> None:
         dim: Any = pick.randint(-3, 3)
         for _ in range(pick.randint(1, 4)):
             above = pick.randint(1, 3) * n + pick.randint(0, 2) * m + pick.randint(-2, 3)
-            term = pick.choice([n, m, dim_floordiv(above, pick.randint(2, 4)), dim_floordiv(2 * dim + n, 3)])
+            term = pick.choice(
+                [
+                    *(n, m, dim_floordiv(above, pick.randint(2, 4)), dim_floordiv(2 * dim + n, 3)),
+                    *(dim_min(above, m), dim_max(dim, n), dim_max(above, dim)),
+                ]
+            )
             dim = pick.randint(-4, 4) * term + dim
         low, high = dim_bounds(dim)
         for values in itertools.product(range(8), repeat=2):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import relay
 from relay import te
+from relay.ir.diagnostics import ExecutionError
 from tests.op import harness as h
 from tests.op.harness import Array, Case, Draw, Drawn
 
@@ -179,3 +181,33 @@ def test_signs_of_remainders() -> None:
     np.testing.assert_array_equal(h.apply("mod", x, y), [1, -1, 1, -1])
     np.testing.assert_array_equal(h.apply("floor_divide", x, y), [2, -3, -3, 2])
     np.testing.assert_array_equal(h.apply("floor_mod", x, y), [1, 2, -2, -1])
+
+
+ROWS = """#[version = "0.0.5"]
+def @main[n: Dim, m: Dim](%x: Tensor[(n, 3), float32], %y: Tensor[(m, 3), float32]) {
+  let %first = strided_slice(%y, begin=[0], end=[1]);
+  let %last = strided_slice(%x, begin=[-1], end=[Dim[n]]);
+  let %picked = where(%last > %x, %x * %first, exp(%x));
+  let %scores = einsum((expand_dims(%picked, axis=1), expand_dims(%first, axis=2)), equation="...ij,...jk->...ik");
+  (sum(%picked * %picked), sum(%scores))
+}"""
+
+
+def test_slices_of_one_row_broadcast_to_as_many_rows_as_a_run_has() -> None:
+    """A size that is 1 at most is not taken for one that must be equal to the other."""
+    module = relay.parse(ROWS)
+    exe, slopes = relay.compile(module), relay.grad(relay.parse(ROWS), argnums=(0, 1))
+    compiled = relay.compile(slopes)
+    random = np.random.default_rng(0)
+    for n, m in (5, 4), (1, 1), (2, 1), (1, 7), (0, 0), (0, 3):
+        x, y = (random.normal(size=(rows, 3)).astype(np.float32) for rows in (n, m))
+        picked = np.where(x[-1:] > x, x * y[:1], np.exp(x))
+        wanted = (np.sum(picked * picked), np.sum(picked * y[:1]))
+        results: list[Any] = [relay.evaluate(module, x, y), exe(x, y)]
+        for found in results:
+            np.testing.assert_allclose([np.asarray(v) for v in found], wanted, rtol=1e-4)
+        by_interpreter, by_kernels = cast(Any, relay.evaluate(slopes, x, y)), cast(Any, compiled(x, y))
+        for a, b in zip(by_interpreter, by_kernels, strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-4)
+    with pytest.raises(ExecutionError, match="must agree unless the second is 1: 4 and 0"):
+        exe(np.ones((4, 3), np.float32), np.ones((0, 3), np.float32))

@@ -430,7 +430,39 @@ def _bounds(dim: SymDim) -> tuple[int | None, int | None]:
     below, above = _bounds_by_quotient(dim)
     if low is None and below is None:
         below = _least_of_quotients(dim)
-    return below if low is None else low, above if high is None else high
+    by_cases = _bounds_by_cases(dim)
+    lows = [b for b in (low, below, by_cases[0]) if b is not None]
+    highs = [b for b in (high, above, by_cases[1]) if b is not None]
+    return max(lows, default=None), min(highs, default=None)
+
+
+# Of sums with more extremes than that, bounds are not found by cases: each doubles them.
+_MOST_EXTREMES = 2
+
+
+def _bounds_by_cases(dim: SymDim) -> tuple[int | None, int | None]:
+    """Bounds of a sum with an extreme, which is one of two dims: ``n - max(n - 1, 0)`` is the lesser of 1 and n."""
+    extremes: list[tuple[DimOp, int]] = []
+    for monomial, times in dim.terms if len(dim.terms) > 1 else ():
+        atom, power = monomial[0] if len(monomial) == 1 else (None, 0)
+        if isinstance(atom, DimOp) and atom.op in ("min", "max") and power == 1:
+            extremes.append((atom, times))
+    lows: list[int] = []
+    highs: list[int] = []
+    for extreme, times in extremes if len(extremes) <= _MOST_EXTREMES else ():
+        rest = dim_sub(dim, dim_mul(times, as_dim(extreme)))
+        (low, high), (other_low, other_high) = (
+            dim_bounds(dim_add(rest, dim_mul(times, side))) for side in (extreme.a, extreme.b)
+        )
+        least = [b for b in (low, other_low) if b is not None]
+        most = [b for b in (high, other_high) if b is not None]
+        if (extreme.op == "min") == (times > 0):  # the lesser of both cases
+            lows += [min(least)] if len(least) == 2 else []
+            highs += [min(most)] if most else []
+        else:
+            lows += [max(least)] if least else []
+            highs += [max(most)] if len(most) == 2 else []
+    return max(lows, default=None), min(highs, default=None)
 
 
 def _bounds_by_quotient(dim: SymDim) -> tuple[int | None, int | None]:

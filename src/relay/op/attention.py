@@ -308,8 +308,7 @@ def _require_broadcastable(tensor: te.Tensor, scores: tuple[Dim, ...], what: str
     )
     te.require(tensor.ndim <= len(scores), f"{what} has rank {tensor.ndim}, more than the scores")
     for own, dim in zip(tensor.shape, scores[len(scores) - tensor.ndim :], strict=True):
-        if not te.known_is(own, 1):
-            te.require_equal(own, dim, f"{what} and its scores")
+        te.require_equal(te.broadcast_dims(own, dim, f"{what} and its scores"), dim, f"{what} and its scores")
 
 
 def _told_apart(

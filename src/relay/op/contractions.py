@@ -121,7 +121,10 @@ def _product(terms: Sequence[_Term], kept: Sequence[Label], sizes: Mapping[Label
         at: dict[Label, te.Scalar] = {**over, **dict(zip(kept, i, strict=True))}
         value: te.Scalar | None = None
         for term in terms:
-            index = [0 if te.known_is(d, 1) else at[x] for x, d in zip(term.labels, term.tensor.shape, strict=True)]
+            index = [
+                te.broadcast_place(d, at[x]) if isinstance(x, int) else 0 if te.known_is(d, 1) else at[x]
+                for x, d in zip(term.labels, term.tensor.shape, strict=True)
+            ]
             part = term.tensor[tuple(index)]
             value = part if value is None else value * part
         assert value is not None

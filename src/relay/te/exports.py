@@ -69,6 +69,7 @@ from relay.te.tensor import (
     argmin,
     broadcast_dims,
     broadcast_index,
+    broadcast_place,
     broadcast_shapes,
     compute,
     compute_many,
@@ -93,8 +94,8 @@ from relay.te.tensor import (
 __all__ = [
     "Axis", "Binary", "Cast", "Compare", "Compute", "Const", "DefinitionError", "Demand", "Load", "Placeholder", "Reduce",
     "Scalar", "Scan", "Select", "Size", "Stage", "Tensor", "Trace", "Unary", "Undetermined", "abs", "acos", "all", "any",
-    "argmax", "argmin", "asin", "atan", "atan2", "binary", "broadcast_dims", "broadcast_index", "broadcast_shapes", "cast",
-    "ceil", "compare", "compute", "compute_many", "const", "cos", "cosh", "erf", "exp", "exp2", "expm1", "floor", "isfinite",
+    "argmax", "argmin", "asin", "atan", "atan2", "binary", "broadcast_dims", "broadcast_index", "broadcast_place", "broadcast_shapes",
+    "cast", "ceil", "compare", "compute", "compute_many", "const", "cos", "cosh", "erf", "exp", "exp2", "expm1", "floor", "isfinite",
     "isinf", "isnan", "known_is", "log", "log1p", "log2", "log10", "max", "maximum", "min", "minimum", "placeholder", "power",
     "prod", "reduce_axis", "require", "require_at_most", "require_equal", "round", "rsqrt", "scan", "select", "sigmoid", "sign",
     "sin", "sinh", "size", "sqrt", "stage_bodies", "stages", "sum", "tan", "tanh", "tracing", "trunc", "unary",

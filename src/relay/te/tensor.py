@@ -446,7 +446,8 @@ def broadcast_dims(a: Dim, b: Dim, why: str) -> Dim:
     """The dim that ``a`` and ``b`` broadcast to: equal, or one of them 1. Two unknown dims of inference wait for news.
 
     A gradual dim (from ``?``) against a known one must be that size or 1; only a run-time check tells, and the result is the
-    known size (for two gradual ones the one that is not 1).
+    known size (for two gradual ones the one that is not 1). A dim that is 1 at most (of a slice of one row: ``min(n, 1)``) is 1 wherever
+    the other one is not 0: that is demanded.
     """
     if known_equal(a, b):
         return a
@@ -469,7 +470,22 @@ def broadcast_dims(a: Dim, b: Dim, why: str) -> Dim:
             return b if loose_a else a
         # The greater one, but 1 and 0 give 0.
         return dim_min(dim_mul(a, b), dim_max(a, b))
-    return require_equal(a, b, why)
+    small_a, small_b = _is_at_most_one(a), _is_at_most_one(b)
+    if small_a == small_b:
+        return require_equal(a, b, why)
+    small, other = (a, b) if small_a else (b, a)
+    missing = dim_sub(dim_min(other, 1), small)
+    most = dim_bounds(missing)[1]
+    if most is None or most > 0:
+        which = "first" if small_a else "second"
+        rule = f"must agree unless the {which} is 1"
+        _trace().demands.append(Demand(dim_max(missing, 0), 0, why, sizes=(a, b), rule=rule))
+    return other
+
+
+def _is_at_most_one(dim: Dim) -> bool:
+    """Whether an axis has no element or one, and which only sizes tell."""
+    return isinstance(dim, SymDim) and dim_bounds(dim)[1] == 1
 
 
 def _is_gradual(dim: Dim, gradual: frozenset[DimVar]) -> bool:
@@ -487,17 +503,17 @@ def broadcast_shapes(a: Sequence[Dim], b: Sequence[Dim], why: str) -> tuple[Dim,
 def broadcast_index(tensor: Tensor, indices: Sequence[Scalar | Operators]) -> Load:
     """Read a tensor at an index of the shape it is broadcast to (axes of size 1 are read at 0)."""
     own = list(indices)[len(indices) - tensor.ndim :]
-    gradual = _trace().gradual
-    at: list[object] = []
-    for dim, index in zip(tensor.shape, own, strict=True):
-        if isinstance(dim, int):
-            at.append(0 if dim == 1 else index)
-        elif _is_gradual(dim, gradual):
-            # Only at run time is it known whether this axis is broadcast: a size-1 axis is read at 0.
-            at.append(_gradual_index(dim, index))
-        else:
-            at.append(index)
-    return tensor[tuple(at)]
+    return tensor[tuple(broadcast_place(dim, index) for dim, index in zip(tensor.shape, own, strict=True))]
+
+
+def broadcast_place(dim: Dim, index: Scalar | Operators) -> Scalar | Operators | int:
+    """Where an axis of this size is read for an index of the axis that it is broadcast to."""
+    if isinstance(dim, int):
+        return 0 if dim == 1 else index
+    if _is_gradual(dim, _trace().gradual):
+        # Only at run time is it known whether this axis is broadcast: a size-1 axis is read at 0.
+        return _gradual_index(dim, index)
+    return 0 if _is_at_most_one(dim) else index
 
 
 def _gradual_index(dim: Dim, index: Scalar | Operators) -> Scalar:
