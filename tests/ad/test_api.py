@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -170,3 +170,39 @@ def @main[n: Dim, m: Dim](%x: Tensor[(1, 1, n, m), float64], %c: Tensor[(1, 1, 3
             part = wanted[0, 0, i * n // 3 : ((i + 1) * n + 2) // 3, j * m // 2 : ((j + 1) * m + 1) // 2]
             part += c[0, 0, i, j] / part.size
         np.testing.assert_allclose(run(module, np.zeros((1, 1, n, m)), c), wanted)
+
+
+def test_what_is_stopped_is_a_constant() -> None:
+    """In both modes, twice too; and what it is made of may have infinite slopes."""
+    text = """#[version = "0.0.5"]
+    def @main[n: Dim](%x: Tensor[(n,), float64]) -> float64 {
+      sum(%x * stop_gradient(%x * %x) + %x * %x * %x + stop_gradient(sqrt(%x)))
+    }"""
+    module = relay.parse(text)
+    x = np.array([1.0, 2.0, 0.0])
+    for derived, wanted in ((relay.grad(module), 4 * x**2), (relay.grad(relay.grad(module)), 6 * x)):
+        np.testing.assert_allclose(np.asarray(relay.evaluate(derived, x)), wanted)
+        np.testing.assert_allclose(np.asarray(relay.compile(derived)(x)), wanted)
+    _, tangent = cast(Any, relay.compile(relay.jvp(module))(x, np.ones(3)))
+    np.testing.assert_allclose(np.asarray(tangent), 20.0)
+
+
+def test_straight_through_a_codebook() -> None:
+    """A vector's gradient is that of the code in its place; a codebook learns by its distance to constants."""
+    text = """#[version = "0.0.5"]
+    def @main[n: Dim, k: Dim, d: Dim](%x: Tensor[(n, d), float64], %book: Tensor[(k, d), float64]) -> (float64, float64) {
+      let %far = sum(%book * %book, axis=[1]) - 2f64 * nn.dense(%x, %book);
+      let %code = take(%book, argmin(%far, axis=[1]), axis=0);
+      let %moved = %code - stop_gradient(%x);
+      (sum(sin(%x + stop_gradient(%code - %x))), sum(%moved * %moved))
+    }"""
+    random = np.random.default_rng(0)
+    x, book = random.normal(size=(6, 4)), random.normal(size=(3, 4))
+    chosen = np.argmin((book**2).sum(1) - 2 * x @ book.T, axis=1)
+    to_book = np.zeros_like(book)
+    np.add.at(to_book, chosen, 2 * (book[chosen] - x))
+    slopes = relay.grad(relay.parse(text), argnums=(0, 1))
+    results: list[Any] = [relay.evaluate(slopes, x, book), relay.compile(slopes)(x, book)]
+    for of_x, of_book in results:
+        np.testing.assert_allclose(np.asarray(of_x), np.cos(book[chosen]))
+        np.testing.assert_allclose(np.asarray(of_book), to_book)

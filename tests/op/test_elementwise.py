@@ -127,6 +127,7 @@ CASES = [
     Case("cast", _draw_cast, _cast),
     Case("cast_like", _draw_pair, lambda x, y: _cast(x, y.dtype.name)),
     _unary("copy", lambda x: x, h.ALL),
+    _unary("stop_gradient", lambda x: x, h.ALL),
     _unary("nn.relu", lambda x: np.maximum(x, 0), h.NUMBERS),
     Case("nn.leaky_relu", _draw_leaky, lambda x, alpha: np.where(x > 0, h.wide(x), h.wide(x) * alpha).astype(x.dtype)),
     _unary("nn.gelu", lambda x: x * 0.5 * (1 + _erf(x / math.sqrt(2))), h.FLOATS),

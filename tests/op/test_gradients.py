@@ -39,6 +39,7 @@ EXCLUDED: Mapping[str, tuple[str, ...]] = {
         "argsort", "argwhere", "nonzero", "sort", "topk", "unique", "non_max_suppression",
     ),
     "placed after differentiation": ("device_copy",),
+    "a constant where derivatives are taken": ("stop_gradient",),
     "no operand": ("zeros", "ones", "arange", "size_of"),
     "no result that is a float": (
         "logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not",

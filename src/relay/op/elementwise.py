@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from relay import te
 from relay.ir.dtypes import NUMPY_DTYPES
-from relay.ir.types import is_float
+from relay.ir.types import dtype_bits, is_float
 from relay.op.build import call
 from relay.op.registry import composition, operator
 from relay.op.support import elementwise, require_float, require_integer, require_number
 from relay.te import numeric
-from relay.te.scalar import UnaryOp
+from relay.te.scalar import UnaryOp, bits
 
 # Functions of the real numbers: operator, scalar operation, what it is.
 _REAL: Final[tuple[tuple[str, UnaryOp, str], ...]] = (
@@ -144,6 +144,18 @@ def cast(data: te.Tensor, *, dtype: str) -> te.Tensor:
 def cast_like(data: te.Tensor, dtype_like: te.Tensor) -> te.Tensor:
     """``data`` in the dtype of ``dtype_like`` (whose shape and values do not matter)."""
     return elementwise(data, lambda x: te.cast(x, dtype_like.dtype), "cast_like")
+
+
+@operator("stop_gradient")
+def stop_gradient(data: te.Tensor) -> te.Tensor:
+    """``data``, as a constant where derivatives are taken: no cotangent goes back through it, and it has no tangent.
+
+    Any shape and dtype."""
+    if not is_float(data.dtype):
+        return elementwise(data, lambda x: x, "stop_gradient")
+    # What numbers are does not follow from their bits by a slope.
+    word = f"uint{dtype_bits(data.dtype)}"
+    return elementwise(data, lambda x: bits(bits(x, word), data.dtype), "stop_gradient")
 
 
 @operator("copy")
