@@ -17,7 +17,7 @@ from relay.codegen import odd_tables, polynomials
 from relay.codegen.target import host_target, parse_target
 from relay.ir.dim import as_var, dim_var
 from relay.loop.ir import Alloc, Buffer, For, Kernel, Seq, Store
-from relay.te.scalar import Axis, Binary, BinaryOp, Const, Load, Size, Unary, UnaryOp
+from relay.te.scalar import Axis, Binary, BinaryOp, Const, Load, Size, Unary, UnaryOp, compare, select
 from tests.codegen.native import Native
 
 Array = np.ndarray[Any, Any]
@@ -440,3 +440,23 @@ def test_extremes_of_vectors(op: BinaryOp, dtype: str, target: str) -> None:
 def test_far_from_0_they_are_1(op: UnaryOp, target: str) -> None:
     x = np.concatenate([np.ldexp(1.0, np.arange(4, 128)), np.linspace(9.02, 40, 1001), [np.inf]]).astype(np.float32)
     assert np.array_equal(run_unary(op, np.concatenate([x, -x]), target=target), np.repeat([1.0, -1.0], len(x)))
+
+
+@pytest.mark.parametrize("target", ["x86-64", "x86-64-v3", "cpu"])
+@pytest.mark.parametrize(
+    ("dtype", "least"), [("float32", -80.0), ("float32", -87.0), ("float32", -95.0), ("float64", -700.0)]
+)
+def test_exponentials_of_what_falls(dtype: str, least: float, target: str) -> None:
+    """``select(x < least, 0, exp(min(x, 0)))``, which goes without a branch where the exponential of ``least`` is a normal number."""
+    x, y, i = Buffer("x", (N,), dtype), Buffer("y", (N,), dtype), Axis("i", N)
+    at, nothing = Load(x, (i,), dtype), Const(0.0, dtype)
+    value = select(compare("lt", at, least), nothing, Unary("exp", Binary("min", at, nothing, dtype), dtype))
+    loop = For(i, Size(N), Store(y, (i,), value), "vectorized")
+    native = Native(Kernel("falls", (x,), (y,), (VAR,), loop), parse_target(target))  # type: ignore[arg-type]
+    near = np.nextafter(np.array(least, dtype), np.array([-math.inf, 0.0, math.inf], dtype))
+    given = np.concatenate([sample("exp", dtype), near, [least]]).astype(dtype)
+    got = np.zeros_like(given)
+    assert VAR is not None and native([given, got], {VAR: len(given)}) == 0
+    with np.errstate(all="ignore"):
+        want = np.where(given < least, 0, np.exp(np.minimum(given, 0).astype(np.longdouble)))
+    assert ulps(got, want).max() <= 1.2

@@ -19,7 +19,7 @@ _LOG10_2 = {"float": (0.301025390625, 4.605038981195214e-06), "double": (0.30102
 # Intel some 150 cycles.
 _LEAST_EXPONENT = {"float": -104.0, "double": -746.0}
 # Those of numbers up to these in size are normal numbers.
-_NORMAL_EXPONENT = {"float": 87.0, "double": 708.0}
+NORMAL_EXPONENT = {"float": 87.0, "double": 708.0}
 # Those of these are nothing beside 1, and normal numbers.
 _SLIGHT = {"float": -80.0, "double": -700.0}
 
@@ -113,8 +113,15 @@ def exp(kit: Kit, x: Register) -> Register:
     if kit.scales(x):
         return kit.where(none, 0.0, any_number())
     # A nan stays, by the polynomial.
-    far = (kit.abs(x) > _NORMAL_EXPONENT[x.element]) ^ none
+    far = (kit.abs(x) > NORMAL_EXPONENT[x.element]) ^ none
     return kit.where(none, 0.0, _unless(kit, far, _exp_of_normal(kit, x), any_number))
+
+
+def exp_of_fall(kit: Kit, x: Register, least: float) -> Register:
+    """``exp(x)`` of x up to 0, and that of 0 where x is above; 0 where it is below ``least``, whose exponential is a normal number."""
+    none = x < least
+    x = kit.at_most(x, 0.0)
+    return kit.where(none, 0.0, exp(kit, x) if kit.scales(x) else _exp_of_normal(kit, x))
 
 
 def _exp_by_table(kit: Kit, x: Register) -> Register:
@@ -170,7 +177,7 @@ def sigmoid(kit: Kit, x: Register) -> Register:
     below = x < 0.0
     none = x < _LEAST_EXPONENT[x.element]
     if not kit.scales(x):
-        normal = _NORMAL_EXPONENT[x.element]
+        normal = NORMAL_EXPONENT[x.element]
         e = _exp_of_normal(kit, -kit.at_most(kit.abs(x), normal))
         e = _unless(kit, (x < -normal) ^ none, e, lambda: _exp_within(kit, kit.where(none, 0.0, kit.at_most(x, 0.0))))
         return kit.where(none, 0.0, kit.where(below, e, kit.const(1.0, x.element)) / (e + 1.0))

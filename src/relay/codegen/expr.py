@@ -12,6 +12,7 @@ from relay.codegen.builder import vec
 from relay.codegen.convert import NARROW, held
 from relay.codegen.dots import added, dot
 from relay.codegen.elementary import FLOAT_FUNCTIONS
+from relay.codegen.exponentials import NORMAL_EXPONENT
 from relay.codegen.frame import Frame
 from relay.codegen.memory import Place
 from relay.codegen.pairs import DOT, LANES, PairStep, pair_step
@@ -142,6 +143,10 @@ class Expressions:
                 total, more = step
                 todo.append(lambda: self._put(node, self._dot(more, self._get(total))))
                 todo += (more.b, more.a, total)
+            case Select() if (fall := falling(node)) is not None:
+                x, least = fall
+                todo.append(lambda: self._put(node, f.math.exp_of_fall(self._get(x), least)))
+                todo.append(x)
             case Select() if id(node.a) in self._risky or id(node.b) in self._risky:
                 todo.append(lambda: self._guarded(node, todo))
                 todo.append(node.cond)
@@ -345,3 +350,19 @@ def _in_bounds(load: Load) -> bool:
         elif not (isinstance(index, Const) and isinstance(dim, int) and 0 <= index.value < dim):
             return False
     return True
+
+
+def falling(node: Select) -> tuple[Scalar, float] | None:
+    """``x`` and ``least`` of ``select(x < least, 0, exp(min(x, 0)))``, where the exponential of ``least`` is a normal number."""
+    match node:
+        case Select(
+            cond=Compare(op="lt", a=x, b=Const(value=least)),
+            a=Const(value=0.0),
+            b=Unary(op="exp", a=Binary(op="min", a=fall, b=Const(value=0.0))),
+        ) if (
+            same(x, fall)
+            and node.dtype in ("float32", "float64")
+            and least >= -NORMAL_EXPONENT[register_type(node.dtype)]
+        ):
+            return x, float(least)
+    return None

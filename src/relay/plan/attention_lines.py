@@ -270,9 +270,10 @@ class Lines:
         return bound(bindings, Alloc(sum_, Seq(tuple(steps))))
 
     def exponential(self, score: Scalar, top: Scalar) -> Scalar:
-        """The weight of a score beside a maximum."""
-        fall = binary("sub", score, top)
-        return select(compare("lt", fall, -_SLIGHT[self.a.dtype]), Const(0.0, self.a.dtype), unary("exp", fall))
+        """The weight of a score beside a maximum. It is at most that, which is said where an exponential of any number takes longer."""
+        fall, nothing = binary("sub", score, top), Const(0.0, self.a.dtype)
+        known = fall if self.builder.target.mask_registers else minimum(fall, nothing)
+        return select(compare("lt", fall, -_SLIGHT[self.a.dtype]), nothing, unary("exp", known))
 
     def finish(self, line: Scalar, row: Scalar) -> Stmt:
         """A line's sums over its total, through the epilogue, to the outputs."""
