@@ -152,7 +152,6 @@ WAITING = replace(HOST, cpu="sapphirerapids")
 SMALL = replace(WAITING, l2_bytes=16 << 10)
 
 
-@pytest.mark.skipif(HOST.vector_bits < 512, reason="where vectors are long")
 @pytest.mark.parametrize(("target", "most"), [("x86-64-v3", 6), ("znver4", 8)])
 def test_one_tile_of_a_run_time_operand_is_a_line_wide(target: str, most: int) -> None:
     """Narrower ones would bring each line of the operand twice: more rows are packed, or several tiles."""
@@ -164,6 +163,7 @@ def test_one_tile_of_a_run_time_operand_is_a_line_wide(target: str, most: int) -
         assert any(b.shape[0] == rows for b in tiles) is (rows == most)
 
 
+@pytest.mark.skipif(HOST.vector_bits < 512, reason="where vectors are long")
 def test_where_multiply_adds_wait_for_caches_more_is_streamed_and_packed() -> None:
     """A near operand is read where it is by one tile, of up to 12 rows, and packed for more; a large one is streamed for up to 4."""
     assert WAITING.outruns_caches and not replace(WAITING, cpu="znver4").outruns_caches
