@@ -50,9 +50,10 @@ class _General:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Member:
-    """Primitives of one structure, the general form of the first of them, and its sizes in the order of its kernel's."""
+    """Primitives of one key, each with its sizes in the order of that, the general form of the first of them, and its sizes in the order of
+    its kernel's."""
 
-    fns: Sequence[Function]
+    fns: Sequence[tuple[Function, tuple[DimVar, ...]]]
     general: _General
     dims: tuple[DimVar, ...]
 
@@ -63,15 +64,19 @@ class _Member:
 
 def shared_sizes(primitives: Iterable[Function], target: Target) -> dict[int, Shared]:
     """The primitives that are equal to others of these but for which of their sizes are equal, by the ids of their nodes."""
-    alike: dict[str, dict[str, list[Function]]] = {}
+    alike: dict[str, list[Function]] = {}
     for fn in {id(f): f for f in primitives}.values():
         erased = erased_key(fn)
         if erased is not None:
-            alike.setdefault(erased, {}).setdefault(_key(fn, target).text, []).append(fn)
+            alike.setdefault(erased, []).append(fn)
     groups: dict[str, list[_Member]] = {}
-    for kinds in alike.values():
+    for same in alike.values():
+        kinds: dict[str, list[tuple[Function, tuple[DimVar, ...]]]] = {}
+        for fn in same if len(same) > 1 else ():
+            key = _key(fn, target)
+            kinds.setdefault(key.text, []).append((fn, key.dims))
         for fns in kinds.values() if len(kinds) > 1 else ():
-            general = _general(fns[0])
+            general = _general(fns[0][0])
             if general is not None:
                 key = _key(general.fn, target)
                 groups.setdefault(key.text, []).append(_Member(fns, general, key.dims))
@@ -88,9 +93,9 @@ def shared_sizes(primitives: Iterable[Function], target: Target) -> dict[int, Sh
             }
             shared = substitute_types(member.general.fn, joined)
             assert isinstance(shared, Function)
-            own = _key(member.fns[0], target).dims
-            for fn in member.fns:
-                here = dict(zip(own, map(as_dim, _key(fn, target).dims), strict=True))
+            _, own = member.fns[0]
+            for fn, dims in member.fns:
+                here = dict(zip(own, map(as_dim, dims), strict=True))
                 values = {member.dims[at]: dim_substitute(member.meaning(at), here.get) for at in places}
                 out[id(fn)] = Shared(shared, values)
     return out
