@@ -7,32 +7,10 @@ import pytest
 
 import relay
 from relay import pipeline
-from relay.ir.types import TensorType
 from relay.options import Options
+from tests.lower.support import operands, same
 
 RNG = np.random.default_rng(5)
-
-
-def operands(module: relay.Module, n: int) -> list[object]:
-    """Values for the parameters of ``main``, with this number for sizes that are not known."""
-    out: list[object] = []
-    for param in module.function("main").params:
-        assert isinstance(param.ty, TensorType) and isinstance(param.ty.shape, tuple)
-        shape = tuple(d if isinstance(d, int) else n for d in param.ty.shape)
-        out.append(RNG.uniform(-0.3, 0.3, shape).astype(np.float32))
-    return out
-
-
-def same(found: object, expected: object) -> None:
-    """The same numbers, in tuples of tuples."""
-    if isinstance(found, tuple):
-        assert isinstance(expected, tuple) and len(found) == len(expected)
-        for a, b in zip(found, expected, strict=True):
-            same(a, b)
-    else:
-        np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-4, atol=1e-5)
-
-
 HEAD = '#[version = "0.0.5"]\n'
 
 
@@ -112,7 +90,7 @@ def test_results_and_kernels(name: str, executor: str) -> None:
         assert len(products) == expected, [k.kernel.name for k in built.plan.kernels]
     exe = relay.Executable.from_bytes(built.image.to_bytes(), None)
     for n in (1, 3):
-        given = operands(module, n)
+        given = operands(module, {"n": n}, RNG)
         same(exe(*given), relay.evaluate(module, *given))
 
 
@@ -134,7 +112,7 @@ def test_generated_slices() -> None:
         results = ", ".join(f"%y{n}" for n in range(count))
         text = f"{HEAD}def @main(%x: Tensor[{shape}, float32], %h: Tensor[{cut}, float32]) {{ {' '.join(lines)} ({results}) }}"
         module = relay.parse(text)
-        given = operands(module, 1)
+        given = operands(module, {"n": 1}, RNG)
         same(relay.compile(module, cache=False)(*given), relay.evaluate(module, *given))
 
 
@@ -156,6 +134,6 @@ def test_the_steps_of_a_gradient_share_their_kernels() -> None:
         module = relay.value_and_grad(relay.parse(text), argnums=(2, 3))
         built = pipeline.build(module, Options(cache=False))
         counts.append(len(built.plan.kernels))
-        given = operands(module, 1)
+        given = operands(module, {"n": 1}, RNG)
         same(relay.Executable.from_bytes(built.image.to_bytes(), None)(*given), relay.evaluate(module, *given))
     assert counts[0] == counts[1], counts

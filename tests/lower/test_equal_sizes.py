@@ -7,35 +7,11 @@ import pytest
 
 import relay
 from relay import pipeline
-from relay.ir.dim import dim_evaluate, dim_vars
-from relay.ir.types import TensorType
 from relay.options import Options
+from tests.lower.support import operands, same
 
 RNG = np.random.default_rng(6)
 HEAD = '#[version = "0.0.5"]\n'
-
-
-def operands(module: relay.Module, sizes: dict[str, int]) -> list[object]:
-    """Values for the parameters of ``main``, with these sizes."""
-    out: list[object] = []
-    for param in module.function("main").params:
-        assert isinstance(param.ty, TensorType) and isinstance(param.ty.shape, tuple)
-        shape = [dim_evaluate(d, {v: sizes[v.name] for v in dim_vars(d)}) for d in param.ty.shape]
-        if param.ty.dtype == "int64":
-            out.append(RNG.integers(0, sizes["n"], shape))
-        else:
-            out.append(RNG.uniform(-0.3, 0.3, shape).astype(np.float32))
-    return out
-
-
-def same(found: object, expected: object) -> None:
-    """The same numbers, in tuples of tuples."""
-    if isinstance(found, tuple):
-        assert isinstance(expected, tuple) and len(found) == len(expected)
-        for a, b in zip(found, expected, strict=True):
-            same(a, b)
-    else:
-        np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-4, atol=1e-5)
 
 
 def tensor(name: str, shape: str, dtype: str = "float32") -> str:
@@ -108,5 +84,5 @@ def test_results_and_kernels(name: str, executor: str) -> None:
         ]
     exe = relay.Executable.from_bytes(built.image.to_bytes(), None)
     for n, e, d, f in ((1, 1, 1, 1), (3, 5, 4, 7), (20, 9, 33, 17), (7, 7, 7, 7)):
-        given = operands(module, {"n": n, "e": e, "d": d, "f": f})
+        given = operands(module, {"n": n, "e": e, "d": d, "f": f}, RNG)
         same(exe(*given), relay.evaluate(module, *given))
