@@ -39,7 +39,7 @@ from dynamic_decoder import decoder  # noqa: E402
 from dynamic_graphs import grids, random_graphs  # noqa: E402
 from dynamic_layers import GATES, layer  # noqa: E402
 from dynamic_program import HIDDEN, Bar, Machine, Program, Run  # noqa: E402
-from machine import fastest, peak, reading  # noqa: E402
+from machine import multiplying, reading, usual  # noqa: E402
 from table import FLOOR, Table, add_out  # noqa: E402
 from turns import PAUSE  # noqa: E402
 
@@ -86,13 +86,13 @@ def measure(program: Program, runs: Mapping[str, Run], threads: int, seconds: fl
     first = next(iter(runs.values()))
     tokens = [program.tokens(x, np.asarray(first(x))) for x in program.inputs]
     times: dict[str, list[list[float]]] = {name: [[] for _ in program.inputs] for name in runs}
-    flops, read = peak(threads), reading(program.streamed, threads)
+    (flops, multiply), read = multiplying(threads), reading(program.streamed, threads)
     floors: list[float] = []
     pause = PAUSE if len(runs) > 1 else 0.0
     end = time.perf_counter() + (seconds + pause) * len(runs)
     while time.perf_counter() < end:
         time.sleep(pause)
-        machine = Machine(flops(), program.streamed / fastest(read, 0.05))
+        machine = Machine(flops / usual(multiply, 0.01), program.streamed / usual(read, 0.05))
         floors.append(sum(program.floor(x, n, machine) for x, n in zip(program.inputs, tokens, strict=True)))
         for name, run in runs.items():
             time.sleep(pause)  # the threads of the one before spin for a while

@@ -11,7 +11,7 @@ PyTorch runs the recursion node by node, and level by level as a person would wr
 fixed width, compiled once for all trees; onnxruntime over levels, of tables made in Python each time, or (``onnx tables``)
 before. ``level 2`` is ours without batching. ``--pause`` adds rows of trees that come one by one, so many milliseconds after each other:
 requests of their own, for which threads and clocks have to wake. The floor counts, level by level, the larger of
-arithmetic at peak (in turns with the systems) and weights from cache, both measured in the run; of a batch, the arithmetic alone.
+arithmetic at peak and weights from cache, both medians in turns with the systems; of a batch, the arithmetic alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tree_peers
-from machine import fastest, multiplying, reading
+from machine import multiplying, reading
 from table import FLOOR, Table, add_out
 from turns import PAUSE, medians
 
@@ -213,8 +213,9 @@ def main() -> None:
     table = Table(f"trees_{given.threads}", title, "microseconds a leaf", "program", columns)
     print(table.head())
     (operations, multiply), weight_bytes = multiplying(given.threads), 4 * 10 * given.state**2
+    read = reading(weight_bytes, given.threads)
     peaks: list[float] = []
-    cache = weight_bytes / fastest(reading(weight_bytes, given.threads), 0.3)
+    caches: list[float] = []
     for name in PROGRAMS:
         if name == "binary" and given.shape.isdigit():
             continue
@@ -233,16 +234,20 @@ def main() -> None:
             cases.insert(1, (f"one each {given.pause:g} ms", "", given.pause / 1e3))
         for case, suffix, pause in cases:
             chosen = {s.removesuffix(" at once"): r for s, r in runs.items() if s.endswith(" at once") == bool(suffix)}
-            times = measure({**chosen, "multiply": lambda _: [multiply()]}, every, given.rounds, pause)
-            flops = operations * (len(trees) if pause else 1) / times.pop("multiply")
+            limits: dict[str, Run] = {"multiply": lambda _: [multiply()], "read": lambda _: [read()]}
+            times = measure({**chosen, **limits}, every, given.rounds, pause)
+            calls = len(trees) if pause else 1
+            flops, cache = operations * calls / times.pop("multiply"), weight_bytes * calls / times.pop("read")
             peaks.append(flops)
+            caches.append(cache)
             found = {s: t * scale for s, t in times.items()}
             groups = [trees] if suffix else [[t] for t in trees]
             least = sum(floor(g, name == "binary", sizes, flops, None if suffix else cache) for g in groups)
             print(table.add(f"{name}, {case}", {**found, FLOOR: least * scale}), flush=True)
     print(
         table.note(
-            f"measured in the run: {min(peaks) / 1e9:.0f} to {max(peaks) / 1e9:.0f} GFLOP/s, {cache / 1e9:.0f} GB/s from the cache"
+            f"measured in the run: {min(peaks) / 1e9:.0f} to {max(peaks) / 1e9:.0f} GFLOP/s, "
+            f"{min(caches) / 1e9:.0f} to {max(caches) / 1e9:.0f} GB/s from the cache"
         )
     )
     table.keep(given.out)
