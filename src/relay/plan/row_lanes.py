@@ -150,7 +150,7 @@ def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) ->
     for part in each:
         whole.add(part)
     last = reduced[-1] if reduced else None
-    one_by_one = emitter.short or any(_is_dear(emitter, plan) for plan in elements)
+    one_by_one = emitter.short or any(_is_dear(emitter, plan) for plan in plans)
 
     def across(body: list[Stmt]) -> Stmt:
         return lanes.loop(seq(body))
