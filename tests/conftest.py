@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if hasattr(config, "workerinput"):
         # Processes that share the tests take all cores: one that helped another to compile would only have to be started.
-        workers._WORTH_HELPERS = math.inf
+        workers._WORTH_HELPER = math.inf
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from relay.codegen import workers
 from relay.codegen.cache import KernelCache, kernel_key
+from relay.codegen.kernel_object import kernel_object
 from relay.codegen.kernels import build
-from relay.codegen.llvm import emit
 from relay.codegen.objects import compile_text, elf_symbols
 from relay.codegen.target import host_target, parse_target
 from relay.codegen.workers import compile_all
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import as_var, dim_var
 from relay.loop.ir import Buffer, For, Kernel, Store
+from relay.loop.target import Target
 from relay.te.scalar import Axis, Load, Size, Unary, UnaryOp
 from tests.codegen.test_native import tile_kernel
 
@@ -74,13 +76,41 @@ def test_prune(tmp_path: Path) -> None:
 
 def test_processes_give_the_same_objects() -> None:
     target = host_target()
-    texts = [emit(elementwise(f"k{n}", op), target) for n, op in enumerate(("exp", "log", "tanh", "erf"))]  # type: ignore[arg-type]
-    assert compile_all(iter(texts), len(texts), target, 3, worth=0) == [compile_text(text, target) for text in texts]
+    operations: tuple[UnaryOp, ...] = ("exp", "log", "tanh", "erf", "sin", "sigmoid")
+    kernels = [elementwise(f"k{n}", op) for n, op in enumerate(operations)]
+    kernels += [tile_kernel(rows, 4 * target.lanes(32), 64, "float32") for rows in range(1, 7)]
+    expected = [kernel_object(k, target) for k in kernels]
+    assert compile_all(kernels, target, 1) == expected
+    assert compile_all(kernels, target, 3, worth=0) == expected
 
 
-def test_errors_come_back_from_processes() -> None:
-    with pytest.raises(CompileError, match="invalid LLVM IR"):
-        compile_all(["define i32 @f() { ret i64 0 }"] * 4, 4, host_target(), 2, worth=0)
+def test_helpers_compile_what_they_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of kernels that this process would be long about, helpers make some, with the same bytes."""
+    kernels = [elementwise(f"k{n}") for n in range(3)]
+    expected = [kernel_object(k, host_target()) for k in kernels]
+    mine: list[str] = []
+
+    def slowly(kernel: Kernel, target: Target) -> bytes:
+        mine.append(kernel.name)
+        time.sleep(5)
+        return kernel_object(kernel, target)
+
+    monkeypatch.setattr(workers, "kernel_object", slowly)
+    assert compile_all(kernels, host_target(), 2, worth=0) == expected
+    assert len(mine) == 1
+
+
+def test_how_many_helpers_pay() -> None:
+    assert [workers._helpers(work, 8, 4, 500.0) for work in (100.0, 499.0, 501.0, 1100.0, 9000.0)] == [0, 0, 1, 2, 3]
+    assert workers._helpers(9000.0, 2, 4, 500.0) == 1 and workers._helpers(9000.0, 8, 1, 500.0) == 0
+
+
+def test_errors_come_back_from_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a helper cannot compile, a kernel of a type that no code is for, is said by the caller."""
+    bad = [elementwise(f"k{n}", dtype="float8") for n in range(3)]
+    monkeypatch.setattr(workers, "kernel_object", lambda kernel, target: time.sleep(5))
+    with pytest.raises(CompileError, match="compiling a kernel failed"):
+        compile_all(bad, host_target(), 2, worth=0)
 
 
 def test_a_helper_ends_with_work_half_sent() -> None:
@@ -138,12 +168,11 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     """Helper processes do not run the caller's main module."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from relay.codegen.llvm import emit\n"
         "from relay.codegen.target import host_target\n"
         "from relay.codegen.workers import compile_all\n"
         "from tests.codegen.test_build import elementwise\n"
         "print('once')\n"
-        "compile_all([emit(elementwise(f'k{n}'), host_target()) for n in range(3)], 3, host_target(), 2, worth=0)\n"
+        "compile_all([elementwise(f'k{n}') for n in range(3)], host_target(), 2, worth=0)\n"
     )
     root = str(Path(__file__).parents[2])
     result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env={"PYTHONPATH": root})

@@ -10,7 +10,7 @@ import pytest
 
 import relay
 from relay import pipeline
-from relay.codegen.kernels import prepared
+from relay.codegen.kernel_object import prepared
 from relay.ir.dim import DimVar, as_dim, dim_mul
 from relay.loop.ahead import asking_ahead, operands_ahead
 from relay.loop.evaluate import evaluate

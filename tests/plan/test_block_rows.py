@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from relay._runtime import cpu_has
-from relay.codegen.kernels import prepared
+from relay.codegen.kernel_object import prepared
 from relay.codegen.llvm import emit
 from relay.codegen.objects import assembly
 from relay.ir.dim import DimVar, as_var, dim_var

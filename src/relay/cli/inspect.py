@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from relay import pipeline
-from relay.codegen.kernels import prepared
+from relay.codegen.kernel_object import prepared
 from relay.codegen.llvm import emit
 from relay.codegen.objects import assembly
 from relay.executable.disassembler import disassemble

@@ -7,18 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from relay.codegen.cache import KernelCache, kernel_key
-from relay.codegen.llvm import emit
 from relay.codegen.workers import available_cores, compile_all
 from relay.ir.collection import without_collection
-from relay.loop.ahead import asking_ahead
 from relay.loop.ir import Kernel
-from relay.loop.mirrors import unmirrored
-from relay.loop.pieces import in_pieces
-from relay.loop.simplify import simplify
 from relay.loop.target import Target
-from relay.loop.unswitch import unswitched
 from relay.loop.verify import verify
-from relay.loop.wraps import unwrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +48,9 @@ def build(
     with without_collection():
         for kernel in missing.values():
             verify(kernel)
-        texts = (emit(replace(prepared(kernel, target), name=_symbol(key)), target) for key, kernel in missing.items())
-        objects = compile_all(texts, len(missing), target, processes)
+        objects = compile_all(
+            [replace(kernel, name=_symbol(key)) for key, kernel in missing.items()], target, processes
+        )
     for key, data in zip(missing, objects, strict=True):
         found[key] = data
         if store is not None:
@@ -73,11 +67,3 @@ def symbol_of(kernel: Kernel, target: Target) -> str:
 
 def _symbol(key: str) -> str:
     return f"kernel_{key[:32]}"
-
-
-def prepared(kernel: Kernel, target: Target) -> Kernel:
-    """The kernel as code is made of it: choices are made outside of vector loops, these are cut where their extents are numbers,
-    what that decides is simplified, and rows that are looked up are asked for ahead."""
-    first = simplify(kernel)
-    cut = in_pieces(unmirrored(unwrapped(unswitched(first), target), target), target)
-    return asking_ahead(first if cut is first else simplify(cut), target)

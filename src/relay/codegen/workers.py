@@ -1,29 +1,33 @@
-"""Compiling many modules at once: helper processes beside the calling thread, for the time of one build.
+"""Compiling many kernels at once: helper processes beside the calling thread, for the time of one build.
 
-A helper is a fresh interpreter that reads modules from its standard input and writes objects to its standard
+A helper is a fresh interpreter that reads loop nests from its standard input and writes objects to its standard
 output. It shares nothing with the caller, so threads, locks and the caller's main module do not matter to it.
-The caller makes the modules meanwhile, and then compiles too, so the time helpers take to start is not waited for.
+The caller compiles meanwhile, so the time helpers take to start is not waited for.
 """
 
 from __future__ import annotations
 
 import contextlib
-import heapq
 import os
 import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from relay.codegen.objects import compile_text
+from relay.codegen.kernel_object import kernel_object
+from relay.codegen.nest_bytes import from_bytes, to_bytes
+from relay.ir.collection import without_collection
 from relay.ir.diagnostics import CompileError
+from relay.loop.ir import Kernel
 from relay.loop.target import Target
+from relay.loop.walk import statements
 
-# Helper processes take a third of a second to start: they are worth it for more work than that. Milliseconds, measured.
-_PER_MODULE, _PER_KILOBYTE, _WORTH_HELPERS = 6.0, 0.4, 400.0
+# What a kernel takes, and each statement of it, on Zen 3 (within a factor of two); and how much work is worth another helper, which
+# takes half a second to start. Milliseconds.
+_PER_KERNEL, _PER_STATEMENT, _WORTH_HELPER = 13.0, 0.5, 500.0
 _PROGRAM = "from relay.codegen.workers import serve; serve()"
 
 
@@ -32,79 +36,65 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def compile_all(
-    texts: Iterable[str], count: int, target: Target, processes: int, worth: float | None = None
-) -> list[bytes]:
-    """The object of each of ``count`` modules, made by ``processes`` processes (this one included), the longest first.
+def compile_all(kernels: Sequence[Kernel], target: Target, processes: int, worth: float | None = None) -> list[bytes]:
+    """The object of each of some kernels, made by at most ``processes`` processes (this one included), what takes longest first.
 
-    Modules may be made while they are asked for: helpers begin with those that there are as soon as these are ``worth`` milliseconds.
-    Raises what making and compiling a module raises; CompileError when a helper ends without an answer.
+    There is a helper for each ``worth`` milliseconds of what the kernels are expected to take (None: as many as pay).
+    Raises what compiling a kernel raises; CompileError when a helper ends without an answer.
     """
-    waiting: list[tuple[int, int, str]] = []  # a heap: the longest first
+    expected = [_PER_KERNEL + _PER_STATEMENT * sum(1 for _ in statements(k.body)) for k in kernels]
+    waiting = sorted(range(len(kernels)), key=expected.__getitem__)  # the last is next
     done: dict[int, bytes] = {}
     errors: list[BaseException] = []
-    more, complete, work = threading.Condition(), False, 0.0
-    worth = _WORTH_HELPERS if worth is None else worth
+    changed = threading.Condition()
 
-    def following(wait: bool) -> tuple[int, str] | None:
-        with more:
-            while wait and not waiting and not complete and not errors:
-                more.wait()
-            if not waiting or errors:
-                return None
-            _, number, text = heapq.heappop(waiting)
-            return number, text
-
-    def failed(error: BaseException) -> None:
-        with more:
-            errors.append(error)
-            more.notify_all()
+    def following() -> int | None:
+        with changed:
+            return waiting.pop() if waiting and not errors else None
 
     def ask(helper: subprocess.Popen[bytes]) -> None:
-        assert helper.stdin is not None and helper.stdout is not None
-        while (module := following(wait=True)) is not None:
-            number, text = module
-            try:
-                _send(helper.stdin, (text, target))
-                answer = _receive(helper.stdout)
-            except (OSError, EOFError):
-                return failed(CompileError("a compiler process ended without an answer"))
-            if isinstance(answer, BaseException):
-                return failed(answer)
-            assert isinstance(answer, bytes)
-            done[number] = answer
+        number: int | None = None
+        try:
+            assert helper.stdin is not None and helper.stdout is not None
+            _receive(helper.stdout)  # until then this process is sooner done with a kernel
+            while (number := following()) is not None:
+                _send(helper.stdin, to_bytes({number: kernels[number]}, target))
+                answer = pickle.loads(_receive(helper.stdout))
+                with changed:
+                    if isinstance(answer, BaseException):
+                        errors.append(answer)
+                    else:
+                        done[number] = answer
+                    changed.notify()
+        except BaseException as error:
+            with changed:
+                if number is not None:
+                    ended = isinstance(error, OSError | EOFError)
+                    errors.append(CompileError("a compiler process ended without an answer") if ended else error)
+                changed.notify()
 
-    helpers: list[subprocess.Popen[bytes]] = []
-    threads: list[threading.Thread] = []
-    wanted = min(processes, count) - 1
+    helpers = _start(_helpers(sum(expected), len(kernels), processes, _WORTH_HELPER if worth is None else worth))
     try:
-        for number, text in enumerate(texts):
-            with more:
-                heapq.heappush(waiting, (-len(text), number, text))
-                more.notify()
-            work += _PER_MODULE + _PER_KILOBYTE * len(text) / 1024
-            if wanted > 0 and not threads and work > worth:
-                helpers = _start(wanted)
-                threads = [threading.Thread(target=ask, args=(helper,), daemon=True) for helper in helpers]
-                for thread in threads:
-                    thread.start()
-        with more:
-            complete = True
-            more.notify_all()
-        while (module := following(wait=False)) is not None:
-            done[module[0]] = compile_text(module[1], target)
-        for thread in threads:
-            thread.join()
+        for helper in helpers:
+            threading.Thread(target=ask, args=(helper,), daemon=True).start()
+        while (mine := following()) is not None:
+            done[mine] = kernel_object(kernels[mine], target)
+        with changed:
+            changed.wait_for(lambda: errors or len(done) == len(kernels))
     finally:
-        with more:
-            complete = True
+        with changed:
             waiting.clear()
-            more.notify_all()
         for helper in helpers:
             _end(helper)
     if errors:
         raise errors[0]
-    return [done[n] for n in range(count)]
+    return [done[n] for n in range(len(kernels))]
+
+
+def _helpers(work: float, kernels: int, processes: int, worth: float) -> int:
+    """How many helpers to start for so much work."""
+    most = min(processes, kernels) - 1
+    return max(0, most if work > most * worth else int(work / worth))
 
 
 def _start(count: int) -> list[subprocess.Popen[bytes]]:
@@ -137,39 +127,42 @@ def _end(helper: subprocess.Popen[bytes]) -> None:
                 pipe.close()
 
 
-def _send(pipe: IO[bytes], message: object) -> None:
-    data = pickle.dumps(message)
+def _send(pipe: IO[bytes], data: bytes) -> None:
     pipe.write(len(data).to_bytes(8, "little") + data)
     pipe.flush()
 
 
-def _receive(pipe: IO[bytes]) -> object:
+def _receive(pipe: IO[bytes]) -> bytes:
     head = pipe.read(8)
     if len(head) < 8:
         raise EOFError
-    data = pipe.read(int.from_bytes(head, "little"))
-    return pickle.loads(data)
+    return pipe.read(int.from_bytes(head, "little"))
 
 
 def serve() -> None:
     """A helper's life: compile what comes until the input ends."""
     source, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints goes to the error stream, not among the answers
+    _send(answers, b"")
     while True:
         try:
             message = _receive(source)
         except EOFError:
             return
-        assert isinstance(message, tuple)
-        text, target = message
-        answer: object
         try:
-            answer = compile_text(text, target)
-        except CompileError as error:
-            answer = CompileError(error.message, hint=error.hint)
-        except Exception as error:
-            answer = CompileError(f"compiling a kernel failed: {error!r}")
-        try:
-            _send(answers, answer)
+            _send(answers, pickle.dumps(_answer(message)))
         except BrokenPipeError:
             return
+
+
+def _answer(message: bytes) -> bytes | CompileError:
+    """The object of the kernel in a message, or what is wrong with it."""
+    try:
+        with without_collection():
+            target, kernels = from_bytes(message)
+            (kernel,) = kernels.values()
+            return kernel_object(kernel, target)
+    except CompileError as error:
+        return CompileError(error.message, hint=error.hint)
+    except Exception as error:
+        return CompileError(f"compiling a kernel failed: {error!r}")
