@@ -24,7 +24,16 @@ from relay.loop.ir import Branch, Buffer, For, Stmt, Store
 from relay.plan.build import allocate, bound, ceiling, seq, serial, vectorized
 from relay.plan.reduction import accumulator, combine, initial
 from relay.plan.row_parts import Lanes, held_lanes, overlapping
-from relay.plan.space import accesses
+from relay.plan.sum_steps import (
+    MOST_AXES,
+    MOST_TAPS,
+    SHARED,
+    in_order,
+    read_each,
+    reads_of,
+    steps_and_tap,
+    steps_of_sums,
+)
 from relay.te.scalar import (
     Axis,
     Const,
@@ -49,14 +58,8 @@ if TYPE_CHECKING:
 _VECTORS = 4
 # Registers that hold no sum along lines: what is read and multiplied.
 _OTHERS = 6
-# So many sums at once along an axis at most, and along so many axes; along one of unknown length, what is left over of which has code of
-# its own, and along one that is known to be short when it runs.
-_MOST_STEPS, _MOST_AXES, _STEPS_OF_ANY, _STEPS_OF_SHORT = 16, 2, 8, 4
 # Terms of a sum along lines of unknown length at most: longer sums go along memory.
 MOST_TERMS = 256
-# Taps of a window that are written out one after the other at most, so that what neighbouring sums have in common is read once; and the
-# part of what sums read one by one that they may read together at most, to be made so.
-_MOST_TAPS, _SHARED = 8, 0.75
 
 
 def sums_along_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
@@ -126,13 +129,13 @@ def _part_of_line(emitter: Emitter, plan: MemberPlan, value: Reduce, line: Axis,
         return {a: a.extent for a in axes if isinstance(a.extent, int)}
 
     def read(size: int) -> tuple[float, int]:
-        return _read_each(emitter, value, together(size), {}, -(-size // lanes), line), -size
+        return read_each(emitter, value, together(size), {}, -(-size // lanes), line), -size
 
     whole = [length] if length <= _VECTORS * lanes else []
     parts = [n * lanes for n in range(1, _VECTORS + 1) if length % (n * lanes) == 0]
     best = min([*whole, *(n for n in parts if prod(together(n).values()) > 1)], key=read, default=None)
     # A whole line is begun once for all of its vectors.
-    return length if whole and best is not None and read(best)[0] > _SHARED * read(length)[0] else best
+    return length if whole and best is not None and read(best)[0] > SHARED * read(length)[0] else best
 
 
 def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
@@ -147,7 +150,7 @@ def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
         if not emitter.builder.target.masked or known_count(plan.reduced) > MOST_TERMS:
             return None
         across, part, position = held_lanes(line, lanes)
-        steps, tap = _steps_and_tap(emitter, plan, value, others, 1, line)
+        steps, tap = steps_and_tap(emitter, plan, value, others, 1, line)
         # Where masks have registers of their own they cost less than lines shorter than a vector would, which go one by one there.
         if steps and not emitter.short and not emitter.builder.target.mask_registers:
             return _in_whole_blocks(emitter, plan, others, steps, lanes, tap, line)
@@ -161,7 +164,7 @@ def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
     part, lane = Axis(line.name, line.extent // size), Axis("lane", size)
     position = binary("add", binary("mul", _variable(part), size), lane)
     across = Lanes(lane, Const(size, "int64"), size)
-    steps, tap = _steps_and_tap(emitter, plan, value, others, -(-size // lanes), line)
+    steps, tap = steps_and_tap(emitter, plan, value, others, -(-size // lanes), line)
     return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part], tap, line)
 
 
@@ -204,7 +207,7 @@ def _in_wide_blocks(
         (_VECTORS, wide, binary("add", binary("mul", part, size), lane), part),
         (1, across, binary("add", extent_of(first), behind), block),
     ):
-        _, tap = _steps_and_tap(emitter, plan, value, [], vectors, line)
+        _, tap = steps_and_tap(emitter, plan, value, [], vectors, line)
         bodies.append(_in_blocks(emitter, plan, others, {}, each, {line: at}, [loop], tap, line))
     return seq(bodies)
 
@@ -214,7 +217,7 @@ def rows_at_once(emitter: Emitter, plan: MemberPlan, rows: Sequence[Axis]) -> di
     none where these are other reductions, or such sums have little in common."""
     value = _one_reduction(emitter, plan, "sum")
     *outer, line = rows
-    known = [a for a in outer if isinstance(a.extent, int) and a.extent > 1][-_MOST_AXES:]
+    known = [a for a in outer if isinstance(a.extent, int) and a.extent > 1][-MOST_AXES:]
     lanes = 0 if value is None else emitter.builder.lanes([accumulator(value)])
     if value is None or not plan.reduced or plan.inner or not known or not isinstance(line.extent, int):
         return {}
@@ -222,10 +225,10 @@ def rows_at_once(emitter: Emitter, plan: MemberPlan, rows: Sequence[Axis]) -> di
         return {}
     vectors = ceil_div(line.extent, lanes)
     assert isinstance(vectors, int)
-    steps, tap = _steps_and_tap(emitter, plan, value, known, vectors, line)
+    steps, tap = steps_and_tap(emitter, plan, value, known, vectors, line)
     taps = {tap: tap.extent} if tap is not None and isinstance(tap.extent, int) else {}
-    alone = _read_each(emitter, value, {}, {}, vectors, line)
-    return steps if _read_each(emitter, value, steps, taps, vectors, line) <= _SHARED * alone else {}
+    alone = read_each(emitter, value, {}, {}, vectors, line)
+    return steps if read_each(emitter, value, steps, taps, vectors, line) <= SHARED * alone else {}
 
 
 def reductions_across_rows(emitter: Emitter, plan: MemberPlan, lanes: Lanes) -> Stmt | None:
@@ -239,10 +242,10 @@ def reductions_across_rows(emitter: Emitter, plan: MemberPlan, lanes: Lanes) -> 
     if lanes.size < size or not (whole or builder.target.masked):
         return None
     tap = plan.reduced[-1]
-    taps = tap.extent if isinstance(tap.extent, int) and tap.extent <= _MOST_TAPS else 1
-    steps = _steps(emitter, value, plan.inner, 1, unrolled={tap: taps})
-    together = _read_each(emitter, value, steps, {tap: taps}, 1, None)
-    if together > _SHARED * _reads(emitter, value, {}):
+    taps = tap.extent if isinstance(tap.extent, int) and tap.extent <= MOST_TAPS else 1
+    steps = steps_of_sums(emitter, value, plan.inner, 1, unrolled={tap: taps})
+    together = read_each(emitter, value, steps, {tap: taps}, 1, None)
+    if together > SHARED * reads_of(emitter, value, {}):
         return None
     if lanes.held:
         return _in_blocks(emitter, plan, plan.inner, steps, lanes, {}, [], tap if taps > 1 else None)
@@ -291,7 +294,11 @@ def _in_blocks(
         ]
         sums = _Sums(emitter, plan, lanes)
         ways = list(product(*(range(steps.get(a, 1)) for a in others)))
-        order = None if line is None else _order(emitter, plan, others, ways, unrolled, line)
+        order: list[tuple[int, int]] | None = None
+        if line is not None:
+            value = _one_reduction(emitter, plan, "sum")
+            assert value is not None
+            order = in_order(emitter, value, others, ways, unrolled, line)
         for at in ways:
             place: dict[Axis, Scalar] = dict(fixed)
             for a, block, n in zip(others, axes, at, strict=True):
@@ -336,135 +343,6 @@ def _one_reduction(emitter: Emitter, plan: MemberPlan, *kinds: ReduceKind) -> Re
     if any(a.extent == 0 for a in plan.reduced):
         return None
     return value if isinstance(value, Reduce) and value.kind in kinds and not more else None
-
-
-def _steps_and_tap(
-    emitter: Emitter, plan: MemberPlan, value: Reduce, others: Sequence[Axis], vectors: int, line: Axis
-) -> tuple[dict[Axis, int], Axis | None]:
-    """How many sums to make at once along which axes, and which of the axes summed over to write out, if one makes them read much less."""
-    steps = _steps(emitter, value, others, vectors, line)
-    tap, least = None, _SHARED * _read_each(emitter, value, steps, {}, vectors, line)
-    for axis in plan.reduced:
-        if not isinstance(axis.extent, int) or not 1 < axis.extent <= _MOST_TAPS:
-            continue
-        taps = {axis: axis.extent}
-        found = _steps(emitter, value, others, vectors, line, taps)
-        each = _read_each(emitter, value, found, taps, vectors, line)
-        if each < least:
-            steps, tap, least = found, axis, each
-    return steps, tap
-
-
-def _steps(
-    emitter: Emitter,
-    value: Reduce,
-    others: Sequence[Axis],
-    vectors: int,
-    line: Axis | None = None,
-    unrolled: Mapping[Axis, int] | None = None,
-) -> dict[Axis, int]:
-    """How many sums to make at once along which of ``others``: those for which least is read, of all that registers hold. What does not
-    move with the ``line``, if there is one, is read for all lanes at once. So many terms of a sum as are ``unrolled`` follow each other."""
-    taps, registers = unrolled or {}, emitter.builder.target.vector_registers
-    candidates: list[dict[Axis, int]] = [{}]
-    for axis in others:
-        if isinstance(axis.extent, int):
-            even = [n for n in range(2, _MOST_STEPS + 1) if axis.extent % n == 0]
-        else:
-            even = [_STEPS_OF_SHORT if emitter.short else _STEPS_OF_ANY] if axis is others[-1] else []
-        candidates += [{**c, axis: n} for c in candidates if len(c) < _MOST_AXES for n in even]
-
-    def held(steps: Mapping[Axis, int]) -> int:
-        """What sums have in common, and is read once for all of them: along a line, where what is read most of goes by one by one
-        (`_order`), the others."""
-        again = _places(emitter, value, {**steps, **taps}, line, True, again=True)
-        return (
-            _reads(emitter, value, {**steps, **taps}, line, False) + sum(again) - (max(again, default=0) if line else 0)
-        )
-
-    def fits(steps: Mapping[Axis, int]) -> bool:
-        return not steps or prod(steps.values()) * vectors + held(steps) + 2 <= registers
-
-    def each(steps: Mapping[Axis, int]) -> tuple[float, int]:
-        return _read_each(emitter, value, steps, taps, vectors, line), -prod(steps.values())
-
-    return min(filter(fits, candidates), key=each)
-
-
-def _read_each(
-    emitter: Emitter,
-    value: Reduce,
-    steps: Mapping[Axis, int],
-    taps: Mapping[Axis, int],
-    vectors: int,
-    line: Axis | None,
-) -> float:
-    """What is read for each multiply-add."""
-    along, alike = (_reads(emitter, value, {**steps, **taps}, line, moves) for moves in (True, False))
-    return (along * vectors + alike) / (prod(steps.values()) * prod(taps.values()) * vectors)
-
-
-def _order(
-    emitter: Emitter,
-    plan: MemberPlan,
-    others: Sequence[Axis],
-    ways: Sequence[tuple[int, ...]],
-    tap: Axis | None,
-    line: Axis,
-) -> list[tuple[int, int]]:
-    """The terms of several sums (at ``ways`` of places, by number, and of a tap that is written out) in such an order that what is read
-    most of along the line is read for one term after the other, and no register holds it longer."""
-    value = _one_reduction(emitter, plan, "sum")
-    assert value is not None
-    terms = list(product(range(len(ways)), range(tap.extent if tap is not None and isinstance(tap.extent, int) else 1)))
-    indices, most, axes = emitter.builder.indices, list[int](), [*others, *([] if tap is None else [tap])]
-    for poly in accesses(indices, [value.body], []).polys:
-        factors = [indices.coefficient(poly, a) for a in axes]
-        known = [c if isinstance(c, int) else 0 for c in factors]
-        if indices.coefficient(poly, line) != 0 and known == factors:
-            at = [sum(c * k for c, k in zip(known, (*ways[n], t), strict=False)) for n, t in terms]
-            most = max(most, at, key=lambda found: len(set(found)))
-    return [terms[n] for n in sorted(range(len(terms)), key=lambda n: most[n])] if most else terms
-
-
-def _reads(
-    emitter: Emitter, value: Reduce, steps: Mapping[Axis, int], line: Axis | None = None, along: bool = True
-) -> int:
-    """How many elements are read for so many steps along axes: of what moves with a ``line``, or does not."""
-    return sum(_places(emitter, value, steps, line, along))
-
-
-def _places(
-    emitter: Emitter,
-    value: Reduce,
-    steps: Mapping[Axis, int],
-    line: Axis | None,
-    along: bool,
-    again: bool = False,
-) -> list[int]:
-    """So many elements of each operand. ``again``: of what steps along several axes read more than once."""
-    indices = emitter.builder.indices
-    out: list[int] = []
-    for poly in accesses(indices, [value.body], []).polys:
-        if line is not None and (indices.coefficient(poly, line) != 0) != along:
-            continue
-        if line is None and not along:
-            continue
-        moves = [(c, n) for a, n in steps.items() if (c := indices.coefficient(poly, a)) != 0]
-        places = prod(n for _, n in moves)
-        known = [(c, n) for c, n in moves if isinstance(c, int)]
-        if len(known) == len(moves):
-            apart = len(
-                {
-                    sum(c * k for (c, _), k in zip(known, at, strict=True))
-                    for at in product(*(range(n) for _, n in known))
-                }
-            )
-        else:
-            apart = places
-        if apart < places or not again:
-            out.append(apart)
-    return out
 
 
 @dataclass(slots=True, eq=False)
