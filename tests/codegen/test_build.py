@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
+import relay
+from relay import pipeline
 from relay.codegen import workers
 from relay.codegen.cache import KernelCache, kernel_key
-from relay.codegen.kernel_object import kernel_object
+from relay.codegen.kernel_object import kernel_object, prepared
 from relay.codegen.kernels import build
+from relay.codegen.llvm import emit
+from relay.codegen.nest_bytes import from_bytes, to_bytes
 from relay.codegen.objects import compile_text, elf_symbols
 from relay.codegen.target import host_target, parse_target
 from relay.codegen.workers import compile_all
@@ -82,6 +86,25 @@ def test_processes_give_the_same_objects() -> None:
     expected = [kernel_object(k, target) for k in kernels]
     assert compile_all(kernels, target, 1) == expected
     assert compile_all(kernels, target, 3, worth=0) == expected
+
+
+NORM = "sum(nn.layer_norm(%x, %g, %b) * %x)"
+PRODUCT = "sum(tanh(nn.bias_add(nn.dense(%x, %w), %b)) * %x)"
+
+
+@pytest.mark.parametrize("name", ["cpu", "znver4", "x86-64-v3"])
+@pytest.mark.parametrize("body", [NORM, PRODUCT])
+@pytest.mark.parametrize("rows", ["16", "m"])
+def test_code_does_not_depend_on_where_objects_lie(name: str, body: str, rows: str) -> None:
+    """A nest that was sent somewhere else, and so is made of other objects, is the same code."""
+    dims, row = ("[m: Dim]" if rows == "m" else ""), "Tensor[(768,), float32]"
+    module = relay.parse(f"""#[version = "0.0.5"]
+def @main{dims}(%x: Tensor[({rows}, 768), float32], %w: Tensor[(768, 768), float32], %g: {row}, %b: {row}) {{ {body} }}""")
+    made = pipeline.build(relay.value_and_grad(module), relay.Options(target=name))
+    for plan in made.plan.kernels:
+        text = emit(prepared(plan.kernel, made.target), made.target)
+        copies = [from_bytes(to_bytes({0: plan.kernel}, made.target))[1][0] for _ in range(4)]
+        assert all(emit(prepared(copy, made.target), made.target) == text for copy in copies)
 
 
 def test_helpers_compile_what_they_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:

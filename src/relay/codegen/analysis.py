@@ -8,6 +8,7 @@ local buffer. One that is read again after its step (`relay.loop.running`) has i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from relay.codegen.values import register_bits
@@ -130,9 +131,15 @@ def vector_plan(loop: For, target: Target) -> VectorPlan | None:
         if op is None:
             return None
         plan.reductions[buffer] = op
-    plan.tiles |= _tiles_read(loop.body, varies)
-    if any(_reads_moving(loop.body, buffer, varies) for buffer in plan.private):
-        return None
+    seen: set[int] = set()
+    values = (root for stmt in statements(loop.body) for root in expressions(stmt))
+    loads = [n for root in values for n in walk(root, seen) if isinstance(n, Load)]
+    for load in loads:
+        if isinstance(load.source, Buffer) and load.source.scope in LOCAL and any(varies(i) for i in load.indices):
+            if load.source in plan.private:
+                return None
+            if load.source.scope == "register" and load.source not in varies.buffers:
+                plan.tiles.add(load.source)
     if plan.reductions:
         slow = any(is_float(buffer.dtype) or op == "mul" for buffer, op in plan.reductions.items())
         # Elements accumulated side by side are chains of their own.
@@ -142,7 +149,7 @@ def vector_plan(loop: For, target: Target) -> VectorPlan | None:
         plan.chains = 1
     plan.masked = covers = target.masked
     if target.masked and not target.mask_registers:
-        read, written = _memory_touched(loop.body)
+        read, written = _memory_touched(loop.body, loads)
         plan.masked = target.masks(min((max(8, dtype_bits(b.dtype)) for b in read | written), default=64))
         covers = plan.masked and bool(read)  # what is moved from registers to memory is taken in powers of two
     plan.lanes = _lanes(loop, bits, target, covers)
@@ -214,32 +221,6 @@ def _constants(store: Store) -> tuple[object, ...]:
     return tuple(i.value if isinstance(i, Const) else id(i) for i in store.indices)
 
 
-def _tiles_read(body: Stmt, varies: _Varying) -> set[Buffer]:
-    found: set[Buffer] = set()
-    for stmt in statements(body):
-        for root in expressions(stmt):
-            for node in walk(root):
-                if (
-                    isinstance(node, Load)
-                    and isinstance(node.source, Buffer)
-                    and node.source.scope == "register"
-                    and node.source not in varies.buffers
-                    and any(varies(i) for i in node.indices)
-                ):
-                    found.add(node.source)
-    return found
-
-
-def _reads_moving(body: Stmt, buffer: Buffer, varies: _Varying) -> bool:
-    """Whether a lane's private buffer is read at an index that varies."""
-    for stmt in statements(body):
-        for root in expressions(stmt):
-            for node in walk(root):
-                if isinstance(node, Load) and node.source is buffer and any(varies(i) for i in node.indices):
-                    return True
-    return False
-
-
 def _widest(root: Scalar, varies: _Varying) -> int:
     """The widest element that computing an expression keeps in vectors; index arithmetic does not count."""
     bits = 8
@@ -260,10 +241,9 @@ def _widest(root: Scalar, varies: _Varying) -> int:
     return bits
 
 
-def _memory_touched(body: Stmt) -> tuple[set[Buffer], set[Buffer]]:
+def _memory_touched(body: Stmt, loads: Sequence[Load]) -> tuple[set[Buffer], set[Buffer]]:
     """The buffers in memory that a body reads and writes."""
-    roots = (root for stmt in statements(body) for root in expressions(stmt))
-    read = {n.source for root in roots for n in walk(root) if isinstance(n, Load) and isinstance(n.source, Buffer)}
+    read = {n.source for n in loads if isinstance(n.source, Buffer)}
     written = {stmt.buffer for stmt in statements(body) if isinstance(stmt, Store)}
     return {b for b in read if b.scope not in LOCAL}, {b for b in written if b.scope not in LOCAL}
 

@@ -99,18 +99,18 @@ class WholeLines:
         asked = {n.buffer for n in nodes(loop) if isinstance(n, Behind)} if out else set()
         return {buffer: times for buffer, times in out.items() if buffer not in asked}
 
-    def _read_along(self, loop: For) -> set[Buffer]:
-        """The operands from outside whose elements a vector loop reads in order, all of them."""
+    def _read_along(self, loop: For) -> dict[Buffer, None]:
+        """The operands from outside whose elements a vector loop reads in order, all of them; as they occur."""
         if not isinstance(loop.extent, Const):
-            return set()
+            return {}
         shape, places = (loop.extent.value,), self.f.places
         fit = {b for b in places if b.shape == shape and b.alignment < LINE_BYTES and places[b].constant}
         if not fit:
-            return set()
+            return {}
         indices = Indices()
         loads = ((n, n.source) for n in nodes(loop.body) if isinstance(n, Load) and isinstance(n.source, Buffer))
         return {
-            buffer
+            buffer: None
             for load, buffer in loads
             if buffer in fit and not is_packed(buffer.dtype) and indices.poly(load.indices[0]) == indices.axis(loop.var)
         }
