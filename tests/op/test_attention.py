@@ -78,12 +78,14 @@ def _draw(shared: bool) -> Any:
 def cotangents(
     query: Array, key: Array, value: Array, result: Array, cotangent: Array, masks: tuple[Array, ...], **attrs: Any
 ) -> tuple[Array, ...]:
-    """The cotangents of query, key and value as the papers write them, in float64, for every head by itself."""
+    """The cotangents of query, key and value (and of the mask, where asked for) as the papers write them, in float64, for every head by
+    itself."""
     *lead, m, d = query.shape
     n = key.shape[-2]
     wide = [x.astype(np.float64) for x in (query, key, value, result, cotangent)]
     factor = d**-0.5 if attrs.get("scale") is None else attrs["scale"]
     out = [np.zeros(x.shape) for x in wide[:3]]
+    of_masked = np.zeros((*lead, m, n))
     for at in np.ndindex(*lead):
         theirs = (*at[:-1], at[-1] * key.shape[len(lead) - 1] // query.shape[len(lead) - 1]) if at else at
         (q, o, g), (k, v) = (wide[i][at] for i in (0, 3, 4)), (wide[i][theirs] for i in (1, 2))
@@ -97,11 +99,17 @@ def cotangents(
         weights = np.where(seen, np.exp(scores - scores.max(-1, keepdims=True)), 0)
         total = weights.sum(-1, keepdims=True)
         shares = weights / np.where(total > 0, total, 1)
-        of_scores = shares * (g @ v.T - (g * o).sum(-1, keepdims=True)) * factor
+        of_masked[at] = shares * (g @ v.T - (g * o).sum(-1, keepdims=True))
+        of_scores = of_masked[at] * factor
         out[0][at] = of_scores @ k
         out[1][theirs] += of_scores.T @ q
         out[2][theirs] += shares.T @ g
-    return tuple(x.astype(query.dtype) for x in out)
+    found = [x.astype(query.dtype) for x in out]
+    for number in attrs["also"]:
+        own = (1,) * (of_masked.ndim - masks[number].ndim) + masks[number].shape
+        over = tuple(axis for axis, size in enumerate(own) if size == 1)
+        found.append(of_masked.sum(over, keepdims=True).reshape(masks[number].shape).astype(masks[number].dtype))
+    return tuple(found)
 
 
 def _draw_cotangents(d: Draw) -> Drawn:
@@ -109,7 +117,8 @@ def _draw_cotangents(d: Draw) -> Drawn:
     result = (*query.shape[:-1], value.shape[-1])
     kind = dtype_name(query.dtype)
     given_ = [h.array(d, result, kind, -2, 2) for _ in range(2)]
-    return (query, key, value, *given_, tuple(mask)), attrs
+    floats = [n for n, each in enumerate(mask) if each.dtype != bool]
+    return (query, key, value, *given_, tuple(mask)), {**attrs, "also": tuple(floats) if d(st.booleans()) else ()}
 
 
 def scored(

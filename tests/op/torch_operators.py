@@ -94,7 +94,7 @@ def scored_attention(
 
 
 def attention_cotangents(
-    q: Any, k: Any, v: Any, result: Any, g: Any, masks: Any, *, causal: bool, scale: float | None
+    q: Any, k: Any, v: Any, result: Any, g: Any, masks: Any, *, causal: bool, scale: float | None, also: tuple[int, ...]
 ) -> Any:
     """Of torch operators: the backward operators of attention that torch has have no derivatives."""
     factor = q.shape[-1] ** -0.5 if scale is None else scale
@@ -104,7 +104,7 @@ def attention_cotangents(
     found = [of_scores @ wide_k, of_scores.mT @ q, shares.mT @ g]
     if q.ndim > 2:
         found[1:] = [x.unflatten(-3, (k.shape[-3], -1)).sum(-3) for x in found[1:]]
-    return tuple(found)
+    return (*found, *((of_scores / factor).sum_to_size(masks[n].shape).to(masks[n].dtype) for n in also))
 
 
 def convolution(x: Any, w: Any, *, data_layout: str, kernel_layout: str, out_layout: str, **attrs: Any) -> Any:

@@ -99,7 +99,44 @@ def test_masks(kind: str, n: int) -> None:
     cotangents((2, 30, 16), (2, n, 16), 16, mask=(30, n), mask_dtype=kind, hidden=-1e30)
 
 
+# A bias for each score, or one along any of the axes of batch, heads, queries and keys; along the first with fewer axes.
+BIASES = [
+    (2, 4, "m", "n"),
+    (4, "m", "n"),
+    ("m", "n"),
+    (2, 1, "m", "n"),
+    (2, 4, 1, "n"),
+    (4, "m", 1),
+    (1, 4, 1, 1),
+    ("n",),
+]
+
+
+@pytest.mark.parametrize("shape", BIASES)
+@pytest.mark.parametrize(("heads", "attrs"), [(4, {}), (2, {"causal": True}), (1, {"window": (9, 3), "hidden": -1e30})])
+def test_biases(shape: tuple[int | str, ...], heads: int, attrs: dict[str, Any]) -> None:
+    """What goes back to a bias is added up over what it was broadcast along: one block of keys and several, sizes of 1 and unknown ones."""
+
+    def of(m: Any, n: Any) -> tuple[Any, ...]:
+        return tuple({"m": m, "n": n}.get(size, size) if isinstance(size, str) else size for size in shape)
+
+    cotangents((2, 4, 50, 8), (2, heads, 70, 8), 12, mask=of(50, 70), mask_dtype="float32", also=(0,), **attrs)
+    sizes = [{VM: m, VN: n} for m, n in ((1, 1), (13, 1), (1, 140), (60, 61))]
+    cotangents((2, 4, M, 8), (2, heads, N, 8), 8, *sizes, mask=of(M, N), mask_dtype="float32", also=(0,), **attrs)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(4, 20, 30), (20, 30), (4, 1, 30), (20, 1)])
+def test_biases_of_other_dtypes(dtype: str, shape: tuple[int, ...]) -> None:
+    for mask_dtype in {dtype, "float32"}:
+        cotangents((2, 4, 20, 8), (2, 4, 30, 8), 8, dtype=dtype, mask=shape, mask_dtype=mask_dtype, also=(0,))
+
+
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "x86-64"])
 def test_targets(name: str) -> None:
     cotangents((2, 4, 60, 20), (2, 2, 60, 20), 33, causal=True, target=parse_target(name))
     cotangents((2, 50, 20), (2, 270, 20), 33, causal=True, target=parse_target(name))
+    for shape in ((50, 270), (2, 50, 1)):
+        cotangents(
+            (3, 2, 50, 20), (3, 2, 270, 20), 33, mask=shape, mask_dtype="float32", also=(0,), target=parse_target(name)
+        )

@@ -484,3 +484,37 @@ def test_scales_over_masks_mean_the_same(scores: str) -> None:
     module = typed(f"def @main[b: Dim, t: Dim]({parameters}) {{ {WEIGHED.format(s=scores)} }}")
     operands = arrays(*EQUAL, (), (7,))
     assert difference(relay.evaluate(module, *operands), relay.compile(module)(*operands)) is None
+
+
+RELATIVE = """def @main[b: Dim, t: Dim](%q: Tensor[(b, 4, t, 8), float32], %k: Tensor[(b, 4, t, 8), float32],
+    %v: Tensor[(b, 4, t, 8), float32], %table: Tensor[(9, 4), float32]) -> float32 {
+  let %at = arange(stop=Dim[t], dtype="int32");
+  let %near = clip(expand_dims(%at, axis=0) - expand_dims(%at, axis=1), a_min=-4.0, a_max=4.0) + 4;
+  let %bias = transpose(take(%table, %near, axis=0), axes=[2, 0, 1]);
+  let %a = nn.softmax(einsum((%q, %k), equation="bhid,bhjd->bhij") + expand_dims(%bias, axis=0));
+  sum(tanh(einsum((%a, %v), equation="bhij,bhjd->bihd")))
+}"""
+TRIANGLE = """def @main[t: Dim](%z: Tensor[(t, t, 16), float32], %w: Tensor[(3, 16, 16), float32],
+    %wb: Tensor[(2, 16), float32]) -> float32 {
+  let %x = reshape(einsum((%z, %w), equation="ijc,noc->nijo"), newshape=[0, 0, 0, 2, 8]);
+  let %q = take(%x, 0, axis=0);
+  let %k = take(%x, 1, axis=0);
+  let %bias = transpose(nn.dense(%z, %wb), axes=[2, 0, 1]);
+  let %a = nn.softmax(einsum((%q, %k), equation="ijhd,ikhd->ihjk") * 0.35f + %bias);
+  sum(tanh(einsum((%a, take(%x, 2, axis=0)), equation="ihjk,ikhd->ijhd")))
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [(RELATIVE, [*[(3, 4, 11, 8)] * 3, (9, 4)]), (TRIANGLE, [(11, 11, 16), (3, 16, 16), (2, 16)])],
+    ids=["relative", "triangle"],
+)
+def test_a_learned_bias_has_its_cotangent_from_the_same_kernel(text: str, shapes: list[tuple[int, ...]]) -> None:
+    program = relay.value_and_grad(typed(text), argnums=tuple(range(len(shapes))))
+    compilation = relay.pipeline.build(relay.infer_type(program), Options(cache=False))
+    back = [p for p in compilation.plan.kernels if "attention" in p.kernel.name and "attention" in p.variant]
+    assert ["cotangents" in p.kernel.name for p in back] == [False, True]
+    assert not [p.kernel.name for p in compilation.plan.kernels if "vjp3" in p.kernel.name]
+    operands = arrays(*shapes)
+    assert difference(relay.evaluate(program, *operands), executable(compilation, True)(*operands)) is None

@@ -106,13 +106,16 @@ def attention_cotangents(
     causal: bool = False,
     window: tuple[int, int] = (-1, -1),
     hidden: float = -math.inf,
-) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
+    also: tuple[int, ...] = (),
+) -> tuple[te.Tensor, ...]:
     """The cotangents of the query, key and value of `nn.attention`, from these, its result and the cotangent of that, and its
-    mask (``masks`` has one or none). Those of `nn.scored_attention` with its ``score``, its operands the ``masks``.
+    mask (``masks`` has one or none). Those of `nn.scored_attention` with its ``score``, its operands the ``masks``. Behind them come
+    the cotangents of those ``masks`` whose numbers are ``also`` asked for: of floats, and not of a factor of the shares.
 
     Dao et al., FlashAttention (2022), appendix B.2: with the shares P of the keys, ``dV = P^T dO``, ``dP = dO V^T``,
     ``dS = P * (dP - sum(dO * O))``, ``dQ = scale * dS K``, ``dK = scale * dS^T Q``, where heads that share a key add up. A
-    query that sees no key counts for nothing (its result is nan), unless ``hidden`` is finite.
+    query that sees no key counts for nothing (its result is nan), unless ``hidden`` is finite. What a mask that is added gets back is
+    dS, added up over what it was broadcast along.
     """
     te.require(len(masks) <= 1 or bool(score) or weighed, f"{_OP} has one mask at most, not {len(masks)}")
     mask, others, weights = _told_apart(_COTANGENTS, masks, masked and bool(masks), weighed)
@@ -179,15 +182,29 @@ def attention_cotangents(
 
         return te.compute((*key.shape[:-2], it.n, rows.shape[-1]), body, name)
 
-    found = (
+    found = [
         te.compute(query.shape, of_query, "of_query"),
         over_rows(of_scores, query, "of_key"),
         over_rows(shares, cotangent, "of_value"),
-    )
-    if it.dtype == it.given:
-        return found
-    narrow = [te.compute(x.shape, lambda *i, x=x: te.cast(x[i], it.given), x.name) for x in found]
-    return narrow[0], narrow[1], narrow[2]
+    ]
+    if it.dtype != it.given:
+        found = [te.compute(x.shape, lambda *i, x=x: te.cast(x[i], it.given), x.name) for x in found]
+    return (*found, *_of_beside(it, masks[: len(masks) - weighed], also, of_result))
+
+
+def _of_beside(
+    it: _Attended, operands: tuple[te.Tensor, ...], numbers: tuple[int, ...], of_result: te.Tensor
+) -> list[te.Tensor]:
+    """The cotangents of some of the ``operands`` that scores are made with beside the product, from those of the scores."""
+    for n in numbers:
+        te.require(
+            0 <= n < len(operands) and is_float(operands[n].dtype),
+            f"{_COTANGENTS} gives the cotangent of an operand of floats that scores are made with, which number {n} is not",
+        )
+    wanted = [operands[n] for n in numbers]
+    made = vjp([it.scores], [of_result], wanted)
+    nothing = [te.compute(w.shape, lambda *_, w=w: te.const(0, w.dtype), "zeros") for w in wanted]
+    return [none if own is None else own for own, none in zip(made, nothing, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +213,7 @@ class _Attended:
 
     ``weight(i, x)``: a share x as the value is weighed with it, times a factor of its own. ``group``: how many heads of the query
     share one of the key (None: all share one). ``of_seen(i, a, b)``: a where the row sees the key, else b. ``scored``: what a
-    function of each score made of the ``scaled`` products.
+    function of each score made of the ``scaled`` products; ``scores``: these with the mask, what shares are made of.
     """
 
     lead: tuple[Dim, ...]
@@ -209,6 +226,7 @@ class _Attended:
     share: te.Tensor
     scaled: te.Tensor
     scored: te.Tensor
+    scores: te.Tensor
     given: str
 
     @property
@@ -297,7 +315,7 @@ def _attended(
     t = te.reduce_axis(n, "t")
     total = te.compute((*lead, m), lambda *i: te.sum(weight[(*i, t)], t), "total")
     share = te.compute((*lead, m, n), lambda *i: weight[i] / total[i[:-1]], "share")
-    return _Attended(tuple(lead), m, n, group, factor, of_seen, weight_of, share, scaled, scored, given)
+    return _Attended(tuple(lead), m, n, group, factor, of_seen, weight_of, share, scaled, scored, scores, given)
 
 
 def _require_broadcastable(tensor: te.Tensor, scores: tuple[Dim, ...], what: str) -> None:

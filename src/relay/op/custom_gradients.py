@@ -15,7 +15,7 @@ from relay import te
 from relay.ir.dim import Dim, is_any, known_equal
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Attrs, Expr, Proj, Tuple
-from relay.ir.types import TensorType, Type
+from relay.ir.types import TensorType, TupleType, Type
 from relay.op import registry
 from relay.op.build import call, constant
 from relay.op.reduction import kept_index, reduction, shift_of, weight_of
@@ -132,11 +132,16 @@ def _scored_attention(at: Applied) -> Expr | None:
 
 
 def _attended(at: Applied, others: Expr, attrs: Attrs) -> Expr | None:
-    """The cotangent of the query, key or value; ``others`` are what else attention is computed from."""
-    if at.index > 2:
-        return None
+    """The cotangent of the query, key or value, or of one of the ``others`` that scores are made with; that of a factor of the shares
+    is derived."""
     operands = (*at.args[:3], at.outputs[0], at.cotangents[0], others)
-    return Proj(call("nn.attention_cotangents", *operands, **attrs), at.index)
+    if at.index < 3:
+        return Proj(call("nn.attention_cotangents", *operands, **attrs), at.index)
+    beside = at.types[3:] if not isinstance(at.types[3], TupleType) else at.types[3].fields
+    number = at.index - 3
+    if attrs.get("weighed") and number == len(beside) - 1:
+        return None
+    return Proj(call("nn.attention_cotangents", *operands, **attrs, also=(number,)), 3)
 
 
 def _sort(at: Applied) -> Expr:

@@ -6,12 +6,14 @@ With the shares P of the keys and the cotangents dO of the result, dP = dO V^T, 
 
 (Dao et al., FlashAttention, 2022, appendix B.2). The stages of this are recognised by what they read (`find_attention_gradients`),
 never by an operator's name: a sum over keys of weights that are made of a softmax's shares and of a product with values, and the
-sums over rows of the same weights and of the shares. No matrix of rows and keys is ever in memory: `attention_gradient_nest`.
+sums over rows of the same weights and of the shares. So are sums of whatever else is made of these for each row and key, over any axes or
+none: dS goes back to a bias that was added to the scores. No matrix of rows and keys is in memory but such a bias's own:
+`attention_gradient_nest`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -33,7 +35,21 @@ from relay.plan.graph import TeGraph, loads
 from relay.plan.space import Accesses, Space
 from relay.plan.stages import Kept
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Const, Load, Named, Reduce, Scalar, Select, binary, cast, mentioned, transform, walk
+from relay.te.scalar import (
+    Axis,
+    Cast,
+    Const,
+    Load,
+    Named,
+    Reduce,
+    Scalar,
+    Select,
+    binary,
+    cast,
+    mentioned,
+    transform,
+    walk,
+)
 from relay.te.tensor import Compute, Tensor, stage_bodies
 
 
@@ -43,6 +59,16 @@ class Rows:
 
     kept: Kept
     env: Mapping[Axis, Scalar]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Beside:
+    """What else is made of the scores' cotangents: the stage, where it has what belongs to a row and a key (an index for each of its
+    axes, in the axes of the gradient), and the ``value`` that is added there, like `AttentionGradient.weight`."""
+
+    kept: Kept
+    place: tuple[Scalar, ...]
+    value: Scalar
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,17 +89,18 @@ class AttentionGradient:
     along: Axis
     of_key: Rows
     of_value: Rows
+    beside: tuple[Beside, ...] = ()
 
     @property
-    def stages(self) -> tuple[Kept, Kept, Kept]:
-        return self.of.kept, self.of_key.kept, self.of_value.kept
+    def stages(self) -> tuple[Kept, ...]:
+        return self.of.kept, self.of_key.kept, self.of_value.kept, *(b.kept for b in self.beside)
 
 
 def find_attention_gradients(
     stages: Sequence[Kept], graph: TeGraph, indices: Indices
 ) -> tuple[list[Kept], dict[int, AttentionGradient]]:
     """The stages without those that gradients of attention absorb, and the gradients by the id of the query's cotangent, which the
-    other two follow at once. What reads these comes after, what they read before."""
+    others follow at once. What reads these comes after, what they read before."""
     by_origin = {id(k.origin): k for k in stages}
     outputs = {id(t.stage) for t in graph.outputs}
     readers: dict[int, set[int]] = {}
@@ -81,7 +108,7 @@ def find_attention_gradients(
         for source in _sources(kept):
             readers.setdefault(source, set()).add(id(kept.origin))
     for kept in stages:
-        finder = _GradientFinder(by_origin, indices)
+        finder = _GradientFinder(by_origin, indices, outputs=outputs)
         found = finder.gradient(kept)
         if found is None:
             continue
@@ -109,8 +136,12 @@ def _sources(kept: Kept) -> set[int]:
     return {id(n.source.stage) for b in stage_bodies(kept.stage) for n in loads(b) if isinstance(n.source, Tensor)}
 
 
+@dataclass(slots=True, eq=False)
 class _GradientFinder(Finder):
-    """Looks from the query's cotangent to the products and the softmax, and from these to the other two cotangents."""
+    """Looks from the query's cotangent to the products and the softmax, and from these to the other cotangents."""
+
+    # Ids of the stages that are outputs.
+    outputs: Container[int] = ()
 
     def gradient(self, kept: Kept) -> AttentionGradient | None:
         """The gradient whose cotangent of the query is this stage, if it is one."""
@@ -177,12 +208,13 @@ class _GradientFinder(Finder):
         since, limit, rows = self.seen(scores.score, keys, space, rows)
         hidden = hidden_score(scores.score)
         hidden = -inf if hidden is None else hidden
-        # What is hidden is left out only where nothing is made of it.
-        nothing = [weight] if hidden != -inf else [weight, counted]
-        if not all(_nothing_unseen(w, scores.score) for w in nothing):
-            since = limit = None
         self.absorbed |= scores.absorbed | inside
         self.absorbed |= {id(s.origin) for s in map(self.stage, (weights, product, *between)) if s is not None}
+        beside = self._beside({id(k.origin) for k in (kept, of_key.kept, values.kept)}, space, share, stands)
+        # What is hidden is left out only where nothing is made of it.
+        nothing = [weight, *(b.value for b in beside), *([counted] if hidden == -inf else [])]
+        if not all(_nothing_unseen(w, scores.score) for w in nothing):
+            since = limit = None
         # One body with all that is read, for those who look at the stage's loads.
         body = whole
         for value_read in (*operands, scores.score):
@@ -194,7 +226,7 @@ class _GradientFinder(Finder):
             kept, scores.query, scores.key, value, scores.score, scores.raw, keys, scores.depth, column, space, batch,
             tuple(rows), since, limit, hidden, shared, shared,
         )  # fmt: skip
-        return AttentionGradient(of, cotangent, weight, counted, shared, of_share, along, of_key, values)
+        return AttentionGradient(of, cotangent, weight, counted, shared, of_share, along, of_key, values, beside)
 
     def _with_values(self, load: Load, keys: Axis) -> tuple[Axis, Scalar, Scalar] | None:
         """Of a product with the values: the axis that it is summed over, the cotangent and the value."""
@@ -309,6 +341,73 @@ class _GradientFinder(Finder):
             return None
         return Rows(kept, env)
 
+    # -- what else is made of the scores' cotangents
+
+    def _beside(
+        self, made: set[int], space: Space, share: Load, stands: Sequence[tuple[Load, Axis]]
+    ) -> tuple[Beside, ...]:
+        """What else than the stages that are ``made`` is a sum of elements for rows and keys. What these read is absorbed, and may be
+        an output itself."""
+        out: list[Beside] = []
+        for kept in self.by_origin.values():
+            own = id(kept.origin)
+            if own in made or (own in self.absorbed and own not in self.outputs):
+                continue
+            found = self._made_beside(kept, space, share, stands)
+            if found is not None:
+                out.append(found[0])
+                self.absorbed |= found[1]
+        self.absorbed -= {id(b.kept.origin) for b in out}
+        return tuple(out)
+
+    def _made_beside(
+        self, kept: Kept, space: Space, share: Load, stands: Sequence[tuple[Load, Axis]]
+    ) -> tuple[Beside, set[int]] | None:
+        stage = kept.stage
+        if not isinstance(stage, Compute) or len(stage.bodies) != 1:
+            return None
+        (body,) = stage.bodies
+        if isinstance(body, Reduce):
+            if body.kind != "sum" or body.dtype != body.body.dtype:
+                return None
+            body = body.body
+        between: list[Scalar] = []
+        value = self.opened(body, between, lambda load: load.source is share.source)
+        reads = [n for n in walk(value) if isinstance(n, Load) and n.source is share.source]
+        if not reads:
+            return None
+        # Each of its axes is one of the shares', all of it, and the other way round.
+        frame = self.expander.frame(space.env)
+        axes = {a for a in (*stage.axes, *kept.reduce_axes) if a.extent != 1}
+        env: dict[Axis, Scalar] = {a: Const(0, "int64") for a in (*stage.axes, *kept.reduce_axes) if a.extent == 1}
+        for own, theirs, size in zip(reads[0].indices, share.indices, share.source.shape, strict=True):
+            if size == 1:
+                continue
+            if not isinstance(own, Axis) or own in env or own not in axes or not known_equal(own.extent, size):
+                return None
+            env[own] = self.expander.evaluate(theirs, frame)
+        if not axes <= env.keys():
+            return None
+        inside = self.expander.frame(env)
+        value = self.expander.evaluate(value, inside)
+        named = [(load.source, self._polys(load, frame), name) for load, name in stands]
+
+        def stand_in(node: Scalar) -> Scalar:
+            if not isinstance(node, Load):
+                return node
+            at = [self.indices.poly(i) for i in node.indices]
+            return next((name for source, polys, name in named if node.source is source and polys == at), node)
+
+        value = transform(value, stand_in)
+        inner = {id(s.origin) for s in map(self.stage, between) if s is not None}
+        left = {id(s.origin) for n in walk(value) if isinstance(n, Load) and (s := self.stage(n)) is not None}
+        if left & (self.absorbed | inner):
+            return None
+        return Beside(kept, tuple(env[a] for a in stage.axes), value), inner
+
+    def _polys(self, load: Load, frame: int) -> list[Dim]:
+        return [self.indices.poly(self.expander.evaluate(i, frame)) for i in load.indices]
+
 
 def _replacing(old: Scalar, new: Scalar) -> Callable[[Scalar], Scalar]:
     return lambda n: new if n is old else n
@@ -320,6 +419,7 @@ def _reduced(rows: Rows) -> set[Scalar]:
 
 def _nothing_unseen(value: Scalar, score: Scalar) -> bool:
     """Whether a value is 0 where the score is hidden."""
+    value = value.a if isinstance(value, Cast) else value
     if not isinstance(value, Select) or not isinstance(value.b, Const) or value.b.value != 0:
         return False
     zero = seen_where(value)

@@ -7,6 +7,8 @@
 Each by itself would make the scores and the shares anew: what the operator has computed on its way, and what comes back through it.
 That is left as it is where it is little beside the reading of operands and the writing of results, as for sums over rows: these are
 better spent in the kernels of whatever is next to them.
+
+`nn.attention_cotangents`, which gives more than three where it is asked to, is asked once for all that its calls are asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any, ClassVar
 from relay.ir.diagnostics import RelayError
 from relay.ir.dim import shape_size
 from relay.ir.dim_total import dim_typical
-from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Proj, Var, attrs_key
+from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Proj, Tuple, Var, attrs_key
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType, Type, mentions_any
@@ -70,6 +72,13 @@ def _block(block: Block, known: dict[object, bool]) -> Step[Block]:
         if isinstance(value := binding.value, Call) and (base := _differentiated(value)) is not None:
             groups.setdefault((base, *_operands_key(value)), []).append(n)
     made: dict[int, list[Binding]] = {}
+    attentions: dict[object, list[int]] = {}
+    for n, binding in enumerate(bindings):
+        if isinstance(value := binding.value, Call) and _is_of_attention(value):
+            attentions.setdefault(_attention_key(value), []).append(n)
+    for members in attentions.values():
+        if len(members) > 1:
+            made |= dict(zip(members, _asked_once([bindings[n] for n in members]), strict=True))
     for members in groups.values():
         calls = [bindings[n] for n in members]
         if len(calls) > 1 and _share([b.value for b in calls], known):
@@ -163,3 +172,40 @@ def _joined(calls: Sequence[Binding]) -> list[list[Binding]]:
     parts = [[replace(c, value=Proj(whole, n, c.var.ty))] for n, c in enumerate(calls)]
     parts[0].insert(0, Binding(whole, call))
     return parts
+
+
+def _is_of_attention(call: Call) -> bool:
+    return isinstance(call.fn, OpRef) and call.fn.name == "nn.attention_cotangents"
+
+
+def _attention_key(call: Call) -> object:
+    """What calls have in common that give cotangents of one attention."""
+    attrs = {name: value for name, value in call.attrs.items() if name != "also"}
+    return attrs_key(attrs), *map(atom_key, call.args)
+
+
+def _also(call: Expr) -> tuple[int, ...]:
+    assert isinstance(call, Call)
+    numbers = call.attrs.get("also", ())
+    assert isinstance(numbers, tuple)
+    return tuple(n for n in numbers if isinstance(n, int))
+
+
+def _asked_once(calls: Sequence[Binding]) -> list[list[Binding]]:
+    """What takes the place of each call: the first gives all, and each has its own of them."""
+    first = calls[0].value
+    assert isinstance(first, Call)
+    also = sorted({n for c in calls for n in _also(c.value)})
+    call = op_call("nn.attention_cotangents", first.args, {**first.attrs, "also": tuple(also)}, first.span)
+    whole = Var("cotangents", None, call.ty)
+    out: list[list[Binding]] = []
+    for c in calls:
+        assert isinstance(c.var.ty, TupleType)
+        places = (0, 1, 2, *(3 + also.index(n) for n in _also(c.value)))
+        parts = [
+            Binding(Var("cotangent", None, ty), Proj(whole, at, ty))
+            for at, ty in zip(places, c.var.ty.fields, strict=True)
+        ]
+        out.append([*parts, replace(c, value=Tuple(tuple(p.var for p in parts), c.var.ty))])
+    out[0].insert(0, Binding(whole, call))
+    return out
