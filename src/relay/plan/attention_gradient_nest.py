@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
-from relay.ir.dim import ceil_div, dim_add, dim_mul, shape_size
+from relay.ir.dim import ceil_div, dim_add, dim_bounds, dim_mul, shape_size
 from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, Switch
 from relay.plan.attention_gradient import AttentionGradient, Beside, Rows
 from relay.plan.attention_lines import NOTHING, Lines
@@ -65,8 +65,17 @@ class Place:
 
 
 def attention_gradient_nest(builder: Builder, gradient: AttentionGradient) -> Stmt:
-    """The loops of the three cotangents."""
-    return _Gradient(builder, gradient.of, (), gradient=gradient).nest()
+    """The loops of the cotangents: where there may be few keys or many, for either."""
+    made = (gradient.weight, gradient.counted, *(b.value for b in gradient.beside))
+    again = any(n is gradient.of.raw for value in made for n in walk(value))
+    few, many = (_Gradient(builder, gradient.of, (), gradient=gradient, is_one_block=one) for one in (True, False))
+    keys = gradient.of.keys.extent
+    low, high = dim_bounds(keys)
+    if again or (low is not None and low > _FEW_KEYS):
+        return many.nest()
+    if high is not None and high <= _FEW_KEYS:
+        return few.nest()
+    return Branch(compare("le", extent_of(keys), _FEW_KEYS), few.nest(), many.nest())
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -74,6 +83,8 @@ class _Gradient(Lines):
     """Blocks of keys by blocks of rows."""
 
     gradient: AttentionGradient
+    # Whether the scores of a row are all there at once.
+    is_one_block: bool
     # Columns of a tile and of a panel, numbers between rows of a block's scores.
     width: int = 1
     # Where some score of a hidden key is finite and such a key weighs something: not 0.
@@ -90,14 +101,6 @@ class _Gradient(Lines):
     # -- sizes
 
     @property
-    def is_one_block(self) -> bool:
-        """Whether the scores of a row are all there at once."""
-        g = self.gradient
-        made = (g.weight, g.counted, *(b.value for b in g.beside))
-        again = any(n is g.of.raw for value in made for n in walk(value))
-        return isinstance(self.n_keys, int) and self.n_keys <= _FEW_KEYS and not again
-
-    @property
     def asks_for_all(self) -> bool:
         """Whether keys that are left out may turn out to weigh something."""
         return self.hides and isfinite(self.a.hidden)
@@ -105,10 +108,8 @@ class _Gradient(Lines):
     @property
     def block(self) -> int:
         """Keys of a block."""
-        if self.is_one_block or (isinstance(self.n_keys, int) and self.n_keys <= _KEYS):
-            assert isinstance(self.n_keys, int)
-            return -(-self.n_keys // self.lanes) * self.lanes
-        return _KEYS
+        most = _FEW_KEYS if self.is_one_block else _KEYS
+        return min(most, -(-self.n_keys // self.lanes) * self.lanes) if isinstance(self.n_keys, int) else most
 
     @property
     def pitch(self) -> int:
@@ -154,8 +155,12 @@ class _Gradient(Lines):
         line, key = Axis("i", self.n_rows), Axis("key", block)
         # Tiles reach past the last row and key. What lies there does not matter, but arithmetic on the subnormal numbers that old
         # memory may hold takes many times as long.
-        used = ("queries", "cotangents", "scores", "weights", "of_queries")
-        steps: list[Stmt] = [*map(self.cleared, used), For(line, extent_of(self.n_rows), self.reset(line))]
+        rows = minimum(height, binary("add", extent_of(self.n_rows), _HEIGHT))
+        keys = minimum(self.pitch, binary("add", extent_of(self.n_keys), max(self.lanes, _HEIGHT)))
+        used = [self.cleared("queries", self.depth, rows), self.cleared("cotangents", self.columns, rows)]
+        used += [self.cleared(name, self.pitch, rows, keys) for name in ("scores", "weights")]
+        used.append(self.cleared("of_queries", self.depth, binary("add", extent_of(self.n_rows), _HEIGHT)))
+        steps: list[Stmt] = [*used, For(line, extent_of(self.n_rows), self.reset(line))]
         if not self.is_one_block:
             steps += self.statistics()
         kb, across = Axis("kb", ceil_div(self.n_keys, block)), Axis("across", block + 1)
@@ -165,8 +170,10 @@ class _Gradient(Lines):
             self.pack_panels(self.buffers["key_panels"], self.a.key, self.a.depth, first, across, self.width),
             self.pack_panels(self.buffers["value_panels"], self.a.value, self.a.column, first, across, self.width),
             For(key, across, self.copy("keys", key, self.a.key, {self.a.keys: binary("add", first, key)}, self.a.depth)),
-            self.cleared("of_keys"),
-            self.cleared("of_values"),
+            *(
+                self.cleared(name, each, binary("add", across, _HEIGHT))
+                for name, each in (("of_keys", self.depth), ("of_values", self.columns))
+            ),
             self.each_rows(lambda start, count: self.rows(start, count, first, across)),
             For(key, across, seq([
                 self.give("of_keys", self.gradient.of_key, first, key, self.a.depth),
@@ -442,12 +449,14 @@ class _Gradient(Lines):
         store = Store(self.buffers[name], (place,), self.element(value, {**env, along: lane}))
         return For(lane, Const(along.extent, "int64"), store, "vectorized")
 
-    def cleared(self, name: str) -> Stmt:
-        buffer = self.buffers[name]
-        (size,) = buffer.shape
-        lane = Axis("j", size)
-        store = Store(buffer, (lane,), initial("sum", self.a.dtype))
-        return For(lane, extent_of(size), store, "vectorized")
+    def cleared(self, name: str, pitch: int, rows: Scalar, many: Scalar | None = None) -> Stmt:
+        """Zeros for so ``many`` numbers at the beginning of each of the rows, which are ``pitch`` apart (all: one row after the other)."""
+        buffer, row, lane = self.buffers[name], Axis("r", 1 << 32), Axis("j", 1 << 48)
+        place: Scalar = lane if many is None else binary("add", binary("mul", row, pitch), lane)
+        store = Store(buffer, (place,), initial("sum", self.a.dtype))
+        if many is None:
+            return For(lane, binary("mul", rows, pitch), store, "vectorized")
+        return For(row, rows, For(lane, many, store, "vectorized"))
 
     def give(self, name: str, rows: Rows, first: Scalar, key: Axis, along: Axis) -> Stmt:
         """The sums of a key to where they belong."""
