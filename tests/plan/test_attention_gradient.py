@@ -13,8 +13,8 @@ from relay.loop.target import Target
 from relay.plan.kernel_plan import KernelPlan
 from tests.plan.harness import check, primitive, tensor
 
-VM, VN = DimVar("m"), DimVar("n")
-M, N = as_dim(VM), as_dim(VN)
+VB, VM, VN = DimVar("b"), DimVar("m"), DimVar("n")
+B, M, N = as_dim(VB), as_dim(VM), as_dim(VN)
 
 
 def cotangents(
@@ -123,6 +123,29 @@ def test_biases(shape: tuple[int | str, ...], heads: int, attrs: dict[str, Any])
     cotangents((2, 4, 50, 8), (2, heads, 70, 8), 12, mask=of(50, 70), mask_dtype="float32", also=(0,), **attrs)
     sizes = [{VM: m, VN: n} for m, n in ((1, 1), (13, 1), (1, 140), (60, 61))]
     cotangents((2, 4, M, 8), (2, heads, N, 8), 8, *sizes, mask=of(M, N), mask_dtype="float32", also=(0,), **attrs)
+
+
+@pytest.mark.parametrize("shape", [("m", "n"), ("m", 1), ("n",), (3, 1, "n")])
+@pytest.mark.parametrize("batch", [5, 40])
+def test_biases_that_much_of_a_batch_shares(shape: tuple[int | str, ...], batch: int) -> None:
+    """Where few tasks would be left each has a part of the batch, fewer elements than parts or more."""
+    own = tuple({"m": M, "n": N}.get(size, size) if isinstance(size, str) else size for size in shape)
+    of: dict[str, Any] = {"mask": own, "mask_dtype": "float32", "also": (0,)}
+    cotangents((batch, 3, M, 8), (batch, 3, N, 8), 8, *({VM: m, VN: n} for m, n in ((1, 1), (13, 9))), **of)
+    if batch == 5:
+        sizes = [{VB: b, VM: 7, VN: 11} for b in (1, 2, 19)]
+        cotangents((B, 3, M, 8), (B, 3, N, 8), 8, *sizes, **of)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_operands_of_a_function_of_scores(causal: bool) -> None:
+    """One for all scores and one that heads share, in one pass; also where many keys are seen by no row of a block."""
+    own = [(3, 4, 20, 16), (3, 4, 300, 16), (3, 4, 300, 16), (3, 4, 20, 16), (3, 4, 20, 16)]
+    steps = (("add", (0, 1)), ("multiply", (3, 2)), ("tanh", (4,)))
+    types = [tensor(s, "float32") for s in (*own, (3, 4, 20, 300), (3, 1, 1, 300))]
+    attrs: dict[str, Any] = {"score": steps, "masked": False, "causal": causal, "also": (0, 1)}
+    fn = primitive(types, lambda m, *x: m("nn.attention_cotangents", *x[:5], m.tuple(*x[5:]), **attrs))
+    assert "attention" in check(fn, tolerance=5e-5).variant
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])

@@ -349,6 +349,7 @@ class _GradientFinder(Finder):
         """What else than the stages that are ``made`` is a sum of elements for rows and keys. What these read is absorbed, and may be
         an output itself."""
         out: list[Beside] = []
+        inner: set[int] = set()
         for kept in self.by_origin.values():
             own = id(kept.origin)
             if own in made or (own in self.absorbed and own not in self.outputs):
@@ -356,7 +357,10 @@ class _GradientFinder(Finder):
             found = self._made_beside(kept, space, share, stands)
             if found is not None:
                 out.append(found[0])
-                self.absorbed |= found[1]
+                inner |= found[1]
+        # What only others are made of is in them.
+        out = [b for b in out if id(b.kept.origin) in self.outputs or id(b.kept.origin) not in inner]
+        self.absorbed |= inner
         self.absorbed -= {id(b.kept.origin) for b in out}
         return tuple(out)
 

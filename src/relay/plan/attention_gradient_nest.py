@@ -7,22 +7,21 @@ the block's keys and values, and all of the query's, lie in the thread's workspa
 few vectors, over memory that is in a near cache, and no result depends on the number of threads. Where all keys are one block, the
 maximum and the total are those of the scores that are there anyway.
 
-What goes back to a bias is added to where it belongs as soon as a row's weights of a block are made. Elements of the batch that share a
-bias follow each other in one task.
+What goes back to a bias is added to where it belongs as soon as a row's weights of a block are made: `relay.plan.attention_beside`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
-from relay.ir.dim import ceil_div, dim_add, dim_bounds, dim_mul, shape_size
+from relay.ir.dim import ceil_div, dim_add, dim_bounds, dim_mul
 from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, Switch
-from relay.plan.attention_gradient import AttentionGradient, Beside, Rows
+from relay.plan.attention_beside import BesideSums
+from relay.plan.attention_gradient import AttentionGradient, Rows
 from relay.plan.attention_lines import NOTHING, Lines
-from relay.plan.build import Builder, allocate, bound, ceiling, seq, serial
-from relay.plan.parallel import parallel_rows
+from relay.plan.build import Builder, allocate, bound, ceiling, seq
 from relay.plan.reduction import initial
 from relay.te.scalar import (
     Axis,
@@ -31,11 +30,9 @@ from relay.te.scalar import (
     Named,
     Scalar,
     binary,
-    cast,
     compare,
     extent_of,
     maximum,
-    mentioned,
     minimum,
     select,
     substitute,
@@ -89,6 +86,7 @@ class _Gradient(Lines):
     width: int = 1
     # Where some score of a hidden key is finite and such a key weighs something: not 0.
     everything: Buffer = field(init=False)
+    beside: BesideSums = field(init=False)
 
     def __post_init__(self) -> None:
         Lines.__post_init__(self)
@@ -97,6 +95,7 @@ class _Gradient(Lines):
         if self.is_one_block and self.asks_for_all:
             # So few keys are not worth looking at twice.
             self.a = replace(self.a, since=None, limit=None)
+        self.beside = BesideSums(self.builder, self.gradient, self.hides)
 
     # -- sizes
 
@@ -126,12 +125,7 @@ class _Gradient(Lines):
 
     def nest(self) -> Stmt:
         work = dim_mul(dim_mul(self.n_rows, self.n_keys), 3 * self.cost)
-        together = [a for a in self.a.batch if any(a not in self.has(b) for b in self.gradient.beside)]
-        apart = [a for a in self.a.batch if a not in together]
-        work = dim_mul(work, shape_size(tuple(a.extent for a in together)))
-        return parallel_rows(
-            self.builder, apart, work, seq([*self.cleared_beside(apart), serial(together, self.task())])
-        )
+        return self.beside.loops(work, self.task())
 
     def task(self) -> Stmt:
         block, height, panels = self.block, self.height, -(-self.block // self.width) * self.width
@@ -319,66 +313,19 @@ class _Gradient(Lines):
         env = {**env, self.a.keys: binary("add", first, lane), self.a.raw: raw, g.share: share}
         env[g.of_share] = Load(weights, at, dtype)
         score = raw if self.is_one_block else self.exponential(self.element(self.a.score, env), top)
-        more: list[Stmt] = []
-        begin: list[Stmt] = []
-        end: list[Stmt] = []
-        sums: list[Buffer] = []
-        for beside in g.beside:
-            value = self.element(beside.value, env)
-            buffer, to = self.at(beside, env)
-            here = Load(buffer, (to,), buffer.dtype)
-            if self.is_stored(beside):
-                more.append(Store(buffer, (to,), cast(value, buffer.dtype)))
-            elif self.a.keys in self.has(beside):
-                more.append(Store(buffer, (to,), binary("add", here, value)))
-            else:
-                sum_ = Buffer(self.builder.fresh("sum"), (1,), dtype, "register")
-                now = Load(sum_, (_ZERO,), dtype)
-                begin.append(Store(sum_, (_ZERO,), initial("sum", dtype)))
-                more.append(Store(sum_, (_ZERO,), binary("add", now, value)))
-                end.append(Store(buffer, (to,), binary("add", here, now)))
-                sums.append(sum_)
+        sums = self.beside.sums(self.element, env, dtype)
         body = bound([
             (raw, Load(scores, at, dtype)),
             (share, binary("mul", score, inverse)),
             (counted, self.element(g.counted, env)),
             (weight, self.element(g.weight, env)),
-        ], seq([*more, Store(scores, at, counted), Store(weights, at, weight)]))  # fmt: skip
+        ], seq([*sums.each, Store(scores, at, counted), Store(weights, at, weight)]))  # fmt: skip
         bindings += [
             (top, Load(self.buffers["top"], (line,), dtype)),
             (inverse, Load(self.buffers["total"], (line,), dtype)),
         ]
-        whole = seq([*begin, For(lane, seen, body, "vectorized"), *end])
-        return bound(bindings, allocate(sums, whole))
-
-    # -- what goes back to what was added to the scores
-
-    def has(self, beside: Beside) -> set[Axis]:
-        """The axes along which it has elements of their own."""
-        return {a for i in beside.place for a in mentioned(i)}
-
-    def is_stored(self, beside: Beside) -> bool:
-        """Whether nothing is added up: each element is that of one row and key."""
-        return self.has(beside).issuperset((*self.a.batch, *self.a.rows, self.a.keys))
-
-    def at(self, beside: Beside, env: Mapping[Axis, Scalar]) -> tuple[Buffer, Scalar]:
-        """Where what a row and a key give is."""
-        where = self.builder.storage[id(beside.kept.origin), 0]
-        return where.buffer, self.builder.flat(where, self.builder.evaluate(beside.place, env))
-
-    def cleared_beside(self, apart: Sequence[Axis]) -> list[Stmt]:
-        """Zeros where a task adds something up, or may leave keys out. ``apart``: the axes of tasks."""
-        steps: list[Stmt] = []
-        for beside in self.gradient.beside:
-            if self.is_stored(beside) and not self.hides:
-                continue
-            axes = [a for a in (*self.a.batch, *self.a.rows, self.a.keys) if a in self.has(beside) and a not in apart]
-            buffer, at = self.at(beside, {})
-            body: Stmt = Store(buffer, (at,), Const(0.0, buffer.dtype))
-            if axes:
-                body = For(axes[-1], extent_of(axes[-1].extent), body, "vectorized")
-            steps.append(serial(axes[:-1], body))
-        return steps
+        whole = seq([*sums.begin, For(lane, seen, body, "vectorized"), *sums.end])
+        return bound(bindings, allocate(sums.held, whole))
 
     # -- products
 
