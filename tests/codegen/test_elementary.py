@@ -443,20 +443,34 @@ def test_far_from_0_they_are_1(op: UnaryOp, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["x86-64", "x86-64-v3", "cpu"])
+@pytest.mark.parametrize("falls", [True, False])
 @pytest.mark.parametrize(
-    ("dtype", "least"), [("float32", -80.0), ("float32", -87.0), ("float32", -95.0), ("float64", -700.0)]
+    ("dtype", "least"),
+    [
+        ("float32", -80.0),
+        ("float32", -86.0),
+        ("float32", -87.0),
+        ("float32", -95.0),
+        ("float64", -707.0),
+        ("float64", -708.0),
+    ],
 )
-def test_exponentials_of_what_falls(dtype: str, least: float, target: str) -> None:
-    """``select(x < least, 0, exp(min(x, 0)))``, which goes without a branch where the exponential of ``least`` is a normal number."""
+def test_exponentials_from_a_number_on(dtype: str, least: float, falls: bool, target: str) -> None:
+    """``select(x < least, 0, exp(x))``, which goes without a branch where half of the exponential of ``least`` is a normal number, and
+    ``select(x < least, 0, exp(min(x, 0)))``, where that is one itself."""
     x, y, i = Buffer("x", (N,), dtype), Buffer("y", (N,), dtype), Axis("i", N)
     at, nothing = Load(x, (i,), dtype), Const(0.0, dtype)
-    value = select(compare("lt", at, least), nothing, Unary("exp", Binary("min", at, nothing, dtype), dtype))
+    exponent = Binary("min", at, nothing, dtype) if falls else at
+    value = select(compare("lt", at, least), nothing, Unary("exp", exponent, dtype))
     loop = For(i, Size(N), Store(y, (i,), value), "vectorized")
     native = Native(Kernel("falls", (x,), (y,), (VAR,), loop), parse_target(target))  # type: ignore[arg-type]
-    near = np.nextafter(np.array(least, dtype), np.array([-math.inf, 0.0, math.inf], dtype))
-    given = np.concatenate([sample("exp", dtype), near, [least]]).astype(dtype)
+    ends = np.array([least, 88.0 if dtype == "float32" else 709.0], dtype)
+    near = (np.linspace(-1.5, 1.5, 1001, dtype=dtype)[:, None] + ends).reshape(-1)
+    next_to = np.nextafter(np.array(least, dtype), np.array([-math.inf, 0.0, math.inf], dtype))
+    given = np.concatenate([sample("exp", dtype), near, next_to, [least, math.inf, -math.inf, math.nan]]).astype(dtype)
     got = np.zeros_like(given)
     assert VAR is not None and native([given, got], {VAR: len(given)}) == 0
     with np.errstate(all="ignore"):
-        want = np.where(given < least, 0, np.exp(np.minimum(given, 0).astype(np.longdouble)))
+        wide = np.exp(given.astype(np.longdouble))
+        want = np.where(given < least, 0, np.exp(np.minimum(given, 0).astype(np.longdouble)) if falls else wide)
     assert ulps(got, want).max() <= 1.2

@@ -18,8 +18,12 @@ _LOG10_2 = {"float": (0.301025390625, 4.605038981195214e-06), "double": (0.30102
 # Exponentials of numbers below these are 0. That is chosen, not computed: to round to 0, or to a subnormal number, takes processors of
 # Intel some 150 cycles.
 _LEAST_EXPONENT = {"float": -104.0, "double": -746.0}
+# Those of these are infinite.
+_MOST_EXPONENT = {"float": 89.0, "double": 710.0}
 # Those of numbers up to these in size are normal numbers.
 NORMAL_EXPONENT = {"float": 87.0, "double": 708.0}
+# Half of those of these is a normal number, and so is the half of the power of two next to them.
+HALF_NORMAL_EXPONENT = {"float": -86.0, "double": -707.0}
 # Those of these are nothing beside 1, and normal numbers.
 _SLIGHT = {"float": -80.0, "double": -700.0}
 
@@ -52,11 +56,12 @@ def _exp_within(kit: Kit, x: Register) -> Register:
     return scaled(kit, exp_polynomial(kit, r) + 1.0, n)
 
 
-def _nearest_power(kit: Kit, x: Register, factor: float = 1.0) -> tuple[Register, Register]:
-    """``(2**n, n)`` for the whole number n next to ``x * factor``, where the power is a normal number; anything for others."""
+def _nearest_power(kit: Kit, x: Register, factor: float = 1.0, halved: bool = False) -> tuple[Register, Register]:
+    """``(2**n, n)`` for the whole number n next to ``x * factor``, where the power is a normal number; anything for others.
+    ``halved``: ``(2**(n - 1), n)``."""
     mantissa, bias = (23, 127) if x.element == "float" else (52, 1023)
     # The bits of the sum end in those of the power's exponent.
-    magic = kit.const(MAGIC[x.element] + bias, x.element)
+    magic = kit.const(MAGIC[x.element] + bias - halved, x.element)
     shifted = x + magic if factor == 1.0 else kit.fma(x, factor, magic)
     return kit.from_bits(kit.bits(shifted) << mantissa), shifted - magic
 
@@ -68,10 +73,10 @@ def _unless(kit: Kit, rare: Register, usual: Register, instead: Callable[[], Reg
     return result
 
 
-def _power_and_rest(kit: Kit, x: Register, roughly: bool = False) -> tuple[Register, Register]:
+def _power_and_rest(kit: Kit, x: Register, roughly: bool = False, halved: bool = False) -> tuple[Register, Register]:
     """``(s, p)`` with ``exp(x) = s + s * p``, where s is a power of two: that and ``exp(x)`` have to be normal numbers. Where x is nan
-    so is p. ``roughly``: with an error of 2e-9 of exp(x) for each power of two."""
-    power, whole = _nearest_power(kit, x, 1 / math.log(2))
+    so is p. ``roughly``: with an error of 2e-9 of exp(x) for each power of two; ``halved``: half of s."""
+    power, whole = _nearest_power(kit, x, 1 / math.log(2), halved)
     high, low = LN2[x.element]
     r = kit.fma(whole, -math.log(2), x) if roughly else kit.fma(whole, -low, kit.fma(whole, -high, x))
     return power, exp_polynomial(kit, r)
@@ -104,17 +109,29 @@ def exp(kit: Kit, x: Register) -> Register:
     """``exp(r) * 2**n``, rounded to a subnormal or to infinity as it should be."""
     if x.element == "float" and kit.has_tables:
         return kit.widened(_exp_by_table, x)
-    low, high = _LEAST_EXPONENT[x.element], 89.0 if x.element == "float" else 710.0
-    none = x < low
+    none = x < _LEAST_EXPONENT[x.element]
 
     def any_number() -> Register:
-        return _exp_within(kit, kit.at_most(kit.where(none, 0.0, x), high))
+        return _exp_within(kit, kit.at_most(kit.where(none, 0.0, x), _MOST_EXPONENT[x.element]))
 
     if kit.scales(x):
         return kit.where(none, 0.0, any_number())
     # A nan stays, by the polynomial.
     far = (kit.abs(x) > NORMAL_EXPONENT[x.element]) ^ none
     return kit.where(none, 0.0, _unless(kit, far, _exp_of_normal(kit, x), any_number))
+
+
+def exp_from(kit: Kit, x: Register, least: float) -> Register:
+    """``exp(x)`` of x from ``least``, which is at least `HALF_NORMAL_EXPONENT`; 0 below. Nothing is rounded to a subnormal number then, and
+    what may overflow is doubled last: no number takes longer than another."""
+    if x.element == "float" and kit.has_tables:
+        return kit.widened(lambda kit, x: kit.where(x < least, 0.0, _exp_by_table_within(kit, x)), x)
+    none = x < least
+    if kit.scales(x):
+        known = kit.at_most(kit.where(none, 0.0, x), _MOST_EXPONENT[x.element])
+        return kit.where(none, 0.0, _exp_within(kit, known))
+    half, rest = _power_and_rest(kit, kit.at_most(x, _MOST_EXPONENT[x.element]), halved=True)
+    return kit.where(none, 0.0, kit.fma(half, rest, half) * 2.0)
 
 
 def exp_of_fall(kit: Kit, x: Register, least: float) -> Register:
@@ -125,13 +142,16 @@ def exp_of_fall(kit: Kit, x: Register, least: float) -> Register:
 
 
 def _exp_by_table(kit: Kit, x: Register) -> Register:
-    """``2**n * 2**(k/16) * exp(r)``: the bits of a sum with 1.5 * 2**19 are n and k, and a power of two takes the whole part
-    of its exponent."""
-    none = x < _LEAST_EXPONENT["float"]
-    r, whole, index = _sixteenths(kit, kit.at_most(x, 89.0))
+    return kit.where(x < _LEAST_EXPONENT["float"], 0.0, _exp_by_table_within(kit, x))
+
+
+def _exp_by_table_within(kit: Kit, x: Register) -> Register:
+    """``2**n * 2**(k/16) * exp(r)`` from `_LEAST_EXPONENT` on: the bits of a sum with 1.5 * 2**19 are n and k, and a power of two takes
+    the whole part of its exponent."""
+    r, whole, index = _sixteenths(kit, kit.at_most(x, _MOST_EXPONENT["float"]))
     near = r * kit.fma(r, kit.polynomial(r, p.EXP_NEAR_F32), 1.0)
     power = kit.looked_up(p.EXP_TABLE_F32, index)
-    return kit.where(none, 0.0, scaled(kit, kit.fma(power, near, power), whole))
+    return scaled(kit, kit.fma(power, near, power), whole)
 
 
 def _sixteenths(kit: Kit, x: Register) -> tuple[Register, Register, Register]:

@@ -12,7 +12,7 @@ from relay.codegen.builder import vec
 from relay.codegen.convert import NARROW, held
 from relay.codegen.dots import added, dot
 from relay.codegen.elementary import FLOAT_FUNCTIONS
-from relay.codegen.exponentials import NORMAL_EXPONENT
+from relay.codegen.exponentials import HALF_NORMAL_EXPONENT, NORMAL_EXPONENT
 from relay.codegen.frame import Frame
 from relay.codegen.memory import Place
 from relay.codegen.pairs import DOT, LANES, PairStep, pair_step
@@ -146,6 +146,10 @@ class Expressions:
             case Select() if (fall := falling(node)) is not None:
                 x, least = fall
                 todo.append(lambda: self._put(node, f.math.exp_of_fall(self._get(x), least)))
+                todo.append(x)
+            case Select() if (start := beginning(node)) is not None:
+                x, least = start
+                todo.append(lambda: self._put(node, f.math.exp_from(self._get(x), least)))
                 todo.append(x)
             case Select() if id(node.a) in self._risky or id(node.b) in self._risky:
                 todo.append(lambda: self._guarded(node, todo))
@@ -363,6 +367,20 @@ def falling(node: Select) -> tuple[Scalar, float] | None:
             same(x, fall)
             and node.dtype in ("float32", "float64")
             and least >= -NORMAL_EXPONENT[register_type(node.dtype)]
+        ):
+            return x, float(least)
+    return None
+
+
+def beginning(node: Select) -> tuple[Scalar, float] | None:
+    """``x`` and ``least`` of ``select(x < least, 0, exp(x))``, where half of the exponential of ``least`` is a normal number."""
+    match node:
+        case Select(
+            cond=Compare(op="lt", a=x, b=Const(value=least)), a=Const(value=0.0), b=Unary(op="exp", a=exponent)
+        ) if (
+            same(x, exponent)
+            and node.dtype in ("float32", "float64")
+            and HALF_NORMAL_EXPONENT[register_type(node.dtype)] <= least <= 0
         ):
             return x, float(least)
     return None

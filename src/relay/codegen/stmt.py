@@ -15,7 +15,7 @@ from relay.codegen.frame import Frame
 from relay.codegen.matrices import Matrices, Rows
 from relay.codegen.memory import Place, fills_line, local_bytes, local_type
 from relay.codegen.turning import Block, transpose
-from relay.codegen.values import Value
+from relay.codegen.values import Value, memory_bytes
 from relay.codegen.whole_lines import WholeLines
 from relay.ir.inequality import is_count
 from relay.ir.types import is_float
@@ -43,6 +43,8 @@ _EXPAND = 4
 _EXPAND_TILES = 64
 # What no number of iterations is.
 _NEVER = -(1 << 63)
+# The bytes of a cache line.
+_LINE = 64
 
 Parallel = Callable[["Statements", For, Value], None]
 Allocate = Callable[["Statements", Buffer], Place]
@@ -69,6 +71,8 @@ class Statements:
         self._narrow = False
         # The lanes of the vector being written, where it is the rest of a loop and it is known how many are left.
         self._left = 0
+        # Which of the vectors of one turn of the vector loop is being written.
+        self._chain = 0
 
     def run(self, stmt: Stmt) -> None:
         """Write a statement. Chains of bindings and allocations are followed, not recursed into."""
@@ -175,6 +179,8 @@ class Statements:
         if place is None:
             raise LoopError(f"the buffer {stmt.buffer.name} is prefetched outside of its allocation")
         offset = f.memory.offset(place, [self.e.value(i) for i in stmt.indices])
+        if offset.is_ramp and offset.stride == 1 and self._chain * f.lanes * memory_bytes(place.dtype) % _LINE:
+            return  # the vector before is in the same line
         if offset.is_uniform or offset.is_ramp:
             f.memory.prefetch(place, offset, stmt.write, stmt.level)
 
@@ -393,11 +399,11 @@ class Statements:
             for buffer, places in inside.items():
                 f.places[buffer] = places[chain]
             f.places.update({buffer: one.here for buffer, one in running.items()})
-            f.lanes, self._extremes, self._running = lanes, extremes, running
+            f.lanes, self._extremes, self._running, self._chain = lanes, extremes, running, chain
             self._narrow = plan.masked and isinstance(loop.var.extent, int) and loop.var.extent < lanes
             index = replace(base, lanes=lanes, stride=1, const=None)
             self.iterate(loop, index)
-            f.lanes, self._extremes, self._running, self._narrow = 1, {}, {}, False
+            f.lanes, self._extremes, self._running, self._narrow, self._chain = 1, {}, {}, False, 0
 
         def scalar_step(index: Value) -> None:
             f.places.update(outside)

@@ -24,7 +24,7 @@ def _shifted(data: te.Tensor, axis: int, name: str) -> te.Tensor:
 
 @operator("nn.softmax")
 def softmax(data: te.Tensor, *, axis: int = -1) -> te.Tensor:
-    """exp(x) over its sum along ``axis``, without overflow; 0 for what is 87 (of float64 708) less than the maximum. ``data``: any
+    """exp(x) over its sum along ``axis``, without overflow; 0 for what is 86 (of float64 707) less than the maximum. ``data``: any
     shape of rank at least 1, floating point."""
     require_float(data, "nn.softmax")
     at = axis_of(axis, data.ndim, "the operand of nn.softmax")

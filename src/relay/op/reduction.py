@@ -143,13 +143,13 @@ def std(data: Any, *, axis: Axes = None, keepdims: bool = False, exclude: bool =
     return call("where", none, nothing, root)
 
 
-# The exponential of a number below this would be subnormal: it counts for nothing beside that of the maximum, which is 1, and some
-# processors take many times as long to compute with it.
-_SLIGHT = {"float32": -87.0, "float64": -708.0}
+# The exponential of a number below this would be next to subnormal: it counts for nothing beside that of the maximum, which is 1, and some
+# processors take many times as long to compute with it (`relay.codegen.exponentials.exp_from`).
+_SLIGHT = {"float32": -86.0, "float64": -707.0}
 
 
 def weight_of(shifted: te.Scalar) -> te.Scalar:
-    """The exponential of a number less the maximum; 0 where it would be subnormal."""
+    """The exponential of a number less the maximum; 0 where it would be next to subnormal."""
     return te.select(shifted < _SLIGHT[shifted.dtype], te.const(0.0, shifted.dtype), te.exp(shifted))
 
 

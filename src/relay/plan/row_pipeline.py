@@ -283,7 +283,9 @@ class _Pipeline:
         stores = [s for element in every for s in statements(element) if isinstance(s, Store)]
         target = self.builder.target
         if self.width == 1:
-            asked = [*operands_ahead(every[0], shared, target), *results_ahead(stores, target)]
+            # What a step has written is at hand when a later one writes it again.
+            new = {id(s.buffer): s for s in reversed(stores)}
+            asked = [*operands_ahead(every[0], shared, target), *results_ahead([*new.values()], target)]
         else:
             asked = [p for e in every[: self.width] for p in operands_ahead(e, shared, target, near=True)]
         elements = Branch(
