@@ -102,20 +102,27 @@ class Conversions:
         least, most = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
 
         def number(value: int) -> str:
-            return self.a.splat(element, float_literal(float(value)), lanes)
+            return self.a.splat(element, float_literal(float(value), element), lanes)
 
         def where(how: str, limit: str, value: str, other: str, of: str) -> str:
             return self.a.select_text(emit(f"fcmp {how} {type_} {text}, {limit}"), value, other, of, lanes)
 
+        if bits <= (24 if element == "float" else 53):
+            # Both ends are floats: what is beyond them is brought there before it is truncated.
+            for how, end in (("ogt", most), ("olt", least)):
+                text = where(how, number(end), number(end), text, type_)
+            text = where("ord", number(0), text, number(0), type_)
+            made = emit(f"{'fptosi' if signed or bits < 32 else 'fptoui'} {type_} {text} to {whole}")
+            return made if bits >= 32 else emit(f"trunc {whole} {made} to {vec(f'i{bits}', lanes)}")
         inside = emit(f"fcmp oge {type_} {text}, {number(least)}")
         below = emit(f"fcmp olt {type_} {text}, {number(most + 1)}")
         both = emit(f"and {vec('i1', lanes)} {inside}, {below}")
         safe = self.a.select_text(both, text, number(0), type_, lanes)
-        made = emit(f"{'fptosi' if signed or bits < 32 else 'fptoui'} {type_} {safe} to {whole}")
+        made = emit(f"{'fptosi' if signed else 'fptoui'} {type_} {safe} to {whole}")
         made = where("oge", number(most + 1), self.a.splat(wide, str(most), lanes), made, whole)
         if signed:
             made = where("olt", number(least), self.a.splat(wide, str(least), lanes), made, whole)
-        return made if bits >= 32 else emit(f"trunc {whole} {made} to {vec(f'i{bits}', lanes)}")
+        return made
 
     def from_memory(self, text: str, dtype: str, lanes: int) -> str:
         """The register form of loaded elements (not of sub-byte ones)."""
