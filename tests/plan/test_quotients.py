@@ -14,7 +14,7 @@ from relay.loop.ir import Buffer
 from relay.loop.walk import buffers_used
 from relay.op import registry
 from relay.plan.kernel_plan import KernelPlan, make_plan
-from relay.plan.quotients import quotients
+from relay.plan.quotients import dear_quotients, quotients, repeats
 from relay.te.scalar import Axis, Scalar, binary, extent_of
 from tests.plan.harness import check, primitive, tensor
 
@@ -92,3 +92,21 @@ def test_known_places_are_a_table_where_vectors_are_not_looked_up() -> None:
     fn = primitive([tensor((1, 3, 20, 41))], lambda m, x: m("image.resize2d", x, size=[19, 23], layout="NCHW"))
     avx2 = make_plan(fn, parse_target("x86-64-v3"))
     assert tables(avx2)
+
+
+@pytest.mark.parametrize(("size", "places"), [([40, 82], False), ([30, 123], True)])
+def test_images_made_larger_by_whole_numbers(size: list[int], places: bool) -> None:
+    """Neighbours repeat then: an axis is finished before the next one, and shares are a table; places too, unless they are shifts."""
+    fn = primitive([tensor((1, 3, 20, 41))], lambda m, x: m("image.resize2d", x, size=size, layout="NCHW"))
+    plan = check(fn, {}, target=parse_target("x86-64-v3"), tolerance=1e-5)
+    assert any(b.dtype == "float32" for b in tables(plan))
+    assert any(b.dtype == "int64" for b in tables(plan)) == places
+    assert any(b.name == "between" for b in buffers_used(plan.kernel.body))
+
+
+def test_which_quotients_repeat() -> None:
+    i = Axis("i", 100)
+    assert repeats((i + 1) // 2) and repeats((2 - i) // 3) and repeats((i * 2 + 1) // 4)
+    assert not repeats((i * 4 + 1) // 2) and not repeats(i // extent_of(H)) and not repeats((i * 5 + 3) // 7)
+    assert dear_quotients((i + 1) // 3, looks_up=False) and not dear_quotients((i + 1) // 3, looks_up=True)
+    assert not dear_quotients((i + 1) // 2, looks_up=False)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from relay.ir.dim import Dim
 from relay.plan.expand import cost
 from relay.plan.graph import TeGraph
-from relay.plan.quotients import divides_dearly, quotients
+from relay.plan.quotients import dear_quotients, divides_dearly
 from relay.plan.stages import contraction
 from relay.te.index import Indices
 from relay.te.rewrite import rewritten
@@ -101,7 +101,7 @@ def _parts(
             continue
         seen.add(id(node))
         if isinstance(node, Load):
-            todo += [n for i in reversed(node.indices) for n in quotients(i, looks_up)]
+            todo += [n for i in reversed(node.indices) for n in dear_quotients(i, looks_up)]
             continue
         mine = mentions[id(node)]
         chosen = {a for axis in mine & choosing.keys() for a in choosing[axis]}

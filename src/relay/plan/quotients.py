@@ -9,6 +9,9 @@ as they multiply, and neighbours are looked up in whole vectors (`codegen/window
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from relay.ir.dim import Dim
 from relay.te.index import Indices
 from relay.te.scalar import Binary, Load, Reduce, Scalar, binary, mentioned, walk
 
@@ -16,29 +19,60 @@ from relay.te.scalar import Binary, Load, Reduce, Scalar, binary, mentioned, wal
 def quotients(index: Scalar, looks_up: bool) -> list[Scalar]:
     """The quotients in an index of one axis that moves what is divided by such a step that neighbours are no digits of each other, where
     step or divisor is not known, or vectors are not looked up (``looks_up``) in vectors."""
-    found: list[Scalar] = []
+    return [
+        node
+        for node, steps in _divided(index)
+        if any(
+            step not in (1, -1) and not (looks_up and isinstance(step, int) and isinstance(by, int))
+            for step, by in steps
+        )
+    ]
+
+
+def repeats(index: Scalar) -> bool:
+    """Whether there is a quotient of one axis by a number in an index: some neighbours are at one place, others at the next."""
+    return any(_repeats(*each) for _, steps in _divided(index) for each in steps)
+
+
+def _divided(index: Scalar) -> Iterator[tuple[Scalar, list[tuple[Dim | None, Dim]]]]:
+    """The quotients in an index of one axis, and of the divisions in each by which step the axis moves what is divided, and by what."""
     for node in walk(index):
         if isinstance(node, Binary) and node.op == "floordiv" and node.dtype == "int64" and len(mentioned(node)) == 1:
             indices = Indices()
             (axis,) = mentioned(node)
             divisions = indices.divisions(indices.poly(node))
-            steps = [(indices.coefficient(above, axis), by) for above, by in divisions]
-            if any(
-                step not in (1, -1) and not (looks_up and isinstance(step, int) and isinstance(by, int))
-                for step, by in steps
-            ):
-                found.append(node)
+            yield node, [(indices.coefficient(above, axis), by) for above, by in divisions]
+
+
+def dear_quotients(index: Scalar, looks_up: bool) -> list[Scalar]:
+    """The `quotients` in an index; where vectors are not looked up also those that repeat, unless they are shifts."""
+    found = quotients(index, looks_up)
+    if not looks_up:
+        found += [
+            n for n, steps in _divided(index) if any(_repeats(*each) and not _is_power(each[1]) for each in steps)
+        ]
     return found
 
 
 def divides_dearly(node: Scalar, looks_up: bool) -> bool:
-    """Whether a part is such a quotient, or a float made of nothing else but what is left over of one."""
+    """Whether a part is a dear quotient, or a float made of nothing else but what is left over of one, or of one that repeats, where
+    vectors are not looked up."""
     if node.dtype == "int64":
-        return isinstance(node, Binary) and node.op == "floordiv" and any(q is node for q in quotients(node, looks_up))
-    return not any(isinstance(n, Load | Reduce) for n in walk(node)) and any(
-        isinstance(n, Binary)
-        and n.op == "mod"
-        and n.dtype == "int64"
-        and quotients(binary("floordiv", n.a, n.b), looks_up)
-        for n in walk(node)
-    )
+        return (
+            isinstance(node, Binary)
+            and node.op == "floordiv"
+            and any(q is node for q in dear_quotients(node, looks_up))
+        )
+    if any(isinstance(n, Load | Reduce) for n in walk(node)):
+        return False
+    mods = [n for n in walk(node) if isinstance(n, Binary) and n.op == "mod" and n.dtype == "int64"]
+    wholes = [binary("floordiv", n.a, n.b) for n in mods]
+    return any(quotients(q, looks_up) or (not looks_up and repeats(q)) for q in wholes)
+
+
+def _repeats(step: Dim | None, by: Dim) -> bool:
+    return step in (1, -1) and isinstance(by, int)
+
+
+def _is_power(number: Dim) -> bool:
+    return isinstance(number, int) and number & (number - 1) == 0

@@ -19,7 +19,7 @@ from relay.ir.types import is_float, is_integer
 from relay.plan.expand import Expander, Inline, is_expensive
 from relay.plan.graph import TeGraph, loads
 from relay.plan.pairs import Pairing, pairing
-from relay.plan.quotients import divides_dearly, quotients
+from relay.plan.quotients import divides_dearly, quotients, repeats
 from relay.te.index import Indices
 from relay.te.interleave import as_interleave
 from relay.te.rewrite import output_dtypes
@@ -431,7 +431,9 @@ def _gathers(reader: Compute | Scan, producer: Stage, looks_up: bool) -> bool:
     def is_divided(at: Scalar) -> bool:
         tables = [load.source.stage for load in loads(at) if isinstance(load.source, Tensor)]
         counted = all(isinstance(t, Compute) and not any(map(loads, t.bodies)) for t in tables)
-        return reader.axes[-1] in mentioned(at) and (bool(quotients(at, looks_up)) or (bool(tables) and counted))
+        return reader.axes[-1] in mentioned(at) and (
+            bool(quotients(at, looks_up)) or (bool(tables) and counted) or (not looks_up and repeats(at))
+        )
 
     read = [load for body in stage_bodies(reader) for load in loads(body)]
     return any(
