@@ -62,3 +62,27 @@ def test_gradients_of_several_factors() -> None:
     module = relay.value_and_grad(typed(text), argnums=(0, 1, 2, 3))
     given = arrays(*shapes)
     assert difference(relay.evaluate(module, *given), relay.compile(module, threads=1)(*given)) is None
+
+
+@pytest.mark.parametrize(
+    ("shapes", "equation", "first"),
+    [
+        # 24 times 24 by 24, and 24 by 2 after it: the narrow one first.
+        (((24, 24), (24, 24), (24, 2)), "ij,jk,kl->il", "ab,bc->ac"),
+        (((2, 24), (24, 24), (24, 24)), "ij,jk,kl->il", None),
+        (((24, 24), (24, 24), (24, 24)), "ij,jk,kl->il", None),
+        (((3, 24, 24), (24, 24), (24, 2), (2, 24)), "bij,jk,kl,lm->bim", "ab,bc->ac"),
+        (((24, 2), (24, 3), (24, 24), (24,)), "ia,ib,ij,j->ab", "ab,b->a"),
+    ],
+)
+def test_known_sizes_say_in_which_order(shapes: tuple[tuple[int, ...], ...], equation: str, first: str | None) -> None:
+    params = ", ".join(f"%x{n}: Tensor[{s}, float64]" for n, s in enumerate(shapes))
+    names = ", ".join(f"%x{n}" for n in range(len(shapes)))
+    before = typed(f'def @main({params}) {{ einsum(({names}), equation="{equation}") }}')
+    after = run(before, SplitEinsums())
+    text = str(after)
+    assert (f"%x{0}, %x{1})" in text) == (first is None)
+    if first is not None:
+        assert text[text.index("equation=") :].startswith(f'equation="{first}"')
+    rng = np.random.default_rng(3)
+    same_results(before, after, *(rng.standard_normal(s).astype("float64") for s in shapes))

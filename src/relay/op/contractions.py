@@ -70,7 +70,8 @@ def einsum(data: tuple[te.Tensor, ...], *, equation: str) -> te.Tensor:
 
     A letter names an axis wherever it stands, and one operand's axes with the same letter are read together (``ii->i``). ``...``
     stands for further leading axes, broadcast. Without ``->`` the result has the letters that occur once, sorted. Operands are
-    multiplied from left to right, each sum done as soon as possible. One numeric dtype.
+    multiplied from left to right, each sum done as soon as possible; compiled, in another order where that is much less work. One numeric
+    dtype.
     """
     te.require(len(data) > 0, "einsum needs at least one tensor")
     require_same_dtype("einsum", *data)
