@@ -149,3 +149,25 @@ def test_newton() -> None:
 def test_counter() -> None:
     squares, third, total = both("counter.relay", np.array([5, 7, 5, 7, 7], np.int32))
     assert squares == [1, 4, 9] and third == 9 and total == 15
+
+
+def test_codebook() -> None:
+    """The loss, and the gradient with three constants in it, as they are written down by hand."""
+    n, d, h, k = 7, 5, 4, 6
+    x, w_in, book, w_out = normal(n, d), normal(h, d), normal(k, h) / 2, normal(d, h)
+    z = np.tanh(x @ w_in.T)
+    of = ((z[:, None] - book) ** 2).sum(2).argmin(1)
+    q = book[of]
+    y = q @ w_out.T
+    expected = ((y - x) ** 2).mean() + 1.25 * ((z - q) ** 2).mean()
+    assert len(set(of)) > 1 and np.allclose(both("codebook.relay", x, w_in, book, w_out), expected, rtol=1e-4)
+
+    to_y = 2 * (y - x) / x.size
+    to_z = to_y @ w_out + 0.5 * (z - q) / z.size
+    to_book = np.zeros_like(book)
+    np.add.at(to_book, of, 2 * (q - z) / z.size)
+    slopes = [(to_z * (1 - z * z)).T @ x, to_book, to_y.T @ q]
+    gradient = relay.grad(relay.load_module(EXAMPLES / "codebook.relay"), (1, 2, 3))
+    for found in (relay.compile(gradient)(x, w_in, book, w_out), relay.evaluate(gradient, x, w_in, book, w_out)):
+        for a, b in zip(found, slopes, strict=True):
+            assert np.allclose(a, b, rtol=1e-3, atol=1e-5)
