@@ -28,10 +28,9 @@ class PyTensor {
     return tensor_;
   }
   bool donated() const { return tensor_ == nullptr; }
-  Tensor* take() {
-    Tensor* tensor = get();
-    tensor_ = nullptr;
-    return tensor;
+  // Gives its reference up; others may have some.
+  void donate() {
+    if (Tensor* tensor = std::exchange(tensor_, nullptr)) release(static_cast<Object*>(tensor));
   }
 
  private:
@@ -66,9 +65,9 @@ nb::object to_python(Value value);
 nb::object tuples_to_python(Value value);
 
 // The value for a Python object: tensors, arrays, numbers, tuples, PyValues. `dtype` is the element type that is
-// expected, or any_dtype; numbers take it. A donated Tensor gives its reference away. What is reachable from elsewhere
+// expected, or any_dtype; numbers take it. What is reachable from elsewhere
 // is shared. Throws Error(invalid_argument) that says what was expected and found, without naming the place.
-Value from_python(nb::handle object, uint8_t dtype, bool donate);
+Value from_python(nb::handle object, uint8_t dtype);
 
 // A tensor from any array-like object: without a copy where its memory allows and `copy` is false.
 Tensor* tensor_from_array(nb::handle object, uint8_t dtype, bool copy);

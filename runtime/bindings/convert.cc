@@ -76,10 +76,12 @@ nb::object checked(PyObject* made) {
 class Converter {
  public:
   // `expand(n)` describes type number n; `computed(k, sizes)` gives size number k from the sizes by number, or None; `settle(sizes)` fails
-  // where one differs from what it is computed to be; `value` is the class of algebraic values; the errors are classes of exceptions.
+  // where one differs from what it is computed to be; `value` is the class of algebraic values; the errors are classes of exceptions. `keeps`: whether calls
+  // may keep what they are given, in references and functions: arrays in values are copied then, as their owners may write them.
   Converter(nb::object expand, nb::object computed, nb::object settle, nb::object value, nb::object type_error,
-            nb::object shape_error)
-      : expand_(std::move(expand)),
+            nb::object shape_error, bool keeps)
+      : copied_(keeps ? INT64_MAX : small_array),
+        expand_(std::move(expand)),
         computed_(std::move(computed)),
         settle_(std::move(settle)),
         value_(std::move(value)),
@@ -126,6 +128,7 @@ class Converter {
     std::unordered_map<PyObject*, std::vector<std::pair<uint32_t, Adt*>>> met;
     const std::string* what;
     Sizes* sizes;
+    int64_t copied;  // arrays of at most so many bytes are copied
 
     static bool is_shared(const Task& task) { return Py_REFCNT(task.object.ptr()) > 2; }  // this task and one owner
     // What was made of an object that stands in several places is given to each of the same type: there may be far more ways to it
@@ -149,7 +152,7 @@ class Converter {
 
     // What is a leaf, and right, is converted at once.
     void add(nb::handle object, uint32_t number, const Type& type, Step step, Value* slot) {
-      if (type.kind == Type::tensor && convert_leaf(object, type, slot, *sizes)) return;
+      if (type.kind == Type::tensor && convert_leaf(object, type, slot, *sizes, copied)) return;
       steps.push_back(step);
       tasks.push_back({nb::borrow(object), number, static_cast<uint32_t>(steps.size() - 1), slot});
     }
@@ -175,7 +178,7 @@ class Converter {
   void convert_one(Work& work, const Task& task);
   void convert_adt(Work& work, const Task& task, const Type& type);
   void convert_list(Work& work, const Task& task, const Type& type);
-  static bool convert_leaf(nb::handle object, const Type& type, Value* slot, Sizes& sizes);
+  static bool convert_leaf(nb::handle object, const Type& type, Value* slot, Sizes& sizes, int64_t copied);
   Value convert_tensor(const Work& work, const Task& task, const Type& type);
   bool is_of(Type& type, nb::handle object);
 
@@ -207,6 +210,7 @@ class Converter {
   bool follow(Open& open, nb::object& made, Met& met, const Value*& value, uint32_t& number);
   nb::object algebraic(const Type& type, Adt* adt, nb::object fields);
 
+  int64_t copied_;
   nb::object expand_, computed_, settle_, value_, type_error_, shape_error_;
   nb::object names_[4];         // of the attributes of an algebraic value
   Py_ssize_t places_[4] = {};  // where they lie in it; 0: it has to be asked
@@ -279,7 +283,7 @@ std::string Converter::place(const Work& work, uint32_t step) {
 }
 
 // An array or a number, where it is what the type says. Runs no Python.
-bool Converter::convert_leaf(nb::handle object, const Type& type, Value* slot, Sizes& sizes) {
+bool Converter::convert_leaf(nb::handle object, const Type& type, Value* slot, Sizes& sizes, int64_t copied) {
   KnownElements found;
   if (known_elements(object, &found)) {
     if (found.dtype != type.dtype || static_cast<size_t>(found.axes) != type.shape.size()) return false;
@@ -288,12 +292,12 @@ bool Converter::convert_leaf(nb::handle object, const Type& type, Value* slot, S
       if (wanted >= 0 ? wanted != found.sizes[i] : Sizes::is_computed(type.shape[i])) return false;
       if (Sizes::is_named(type.shape[i])) sizes.at(type.shape[i]) = found.sizes[i];
     }
-    *slot = value_of_known(object, found, small_array);
+    *slot = value_of_known(object, found, copied);
     return true;
   }
   if (!type.shape.empty() || !(PyFloat_CheckExact(object.ptr()) || PyLong_CheckExact(object.ptr()))) return false;
   try {
-    *slot = from_python(object, static_cast<uint8_t>(type.dtype), false);
+    *slot = from_python(object, static_cast<uint8_t>(type.dtype));
     return true;
   } catch (const Error&) {
     return false;
@@ -319,9 +323,9 @@ Value Converter::convert_tensor(const Work& work, const Task& task, const Type& 
     bool plain = PyFloat_CheckExact(object) || PyLong_Check(object) || PyList_Check(object);
     PyTensor* tensor;
     if (plain || (nb::try_cast(task.object, tensor, false) && tensor != nullptr))
-      made = Owned(from_python(task.object, plain ? static_cast<uint8_t>(type.dtype) : any_dtype, false));
+      made = Owned(from_python(task.object, plain ? static_cast<uint8_t>(type.dtype) : any_dtype));
     else
-      made = Owned(Value::of(lent_tensor(task.object, any_dtype, type.bytes >= 0 && type.bytes <= small_array)));
+      made = Owned(Value::of(lent_tensor(task.object, any_dtype, (type.bytes < 0 ? INT64_MAX : type.bytes) <= copied_)));
   } catch (const Error& error) {
     refuse(type_error_, work, task, std::string("must be a tensor of ") + dtype_name(type.dtype) + ": " + error.what());
   }
@@ -484,6 +488,7 @@ Value Converter::converted(nb::handle object, uint32_t type, const std::string& 
   Work work;
   work.what = &what;
   work.sizes = &sizes;
+  work.copied = copied_;
   work.tasks.swap(spare_tasks_);
   work.steps.swap(spare_steps_);
   work.tasks.push_back({nb::borrow(object), type, no_step, &root.slot()});
@@ -497,7 +502,7 @@ Value Converter::converted(nb::handle object, uint32_t type, const std::string& 
     spare_tasks_.swap(work.tasks);
     spare_steps_.swap(work.steps);
   }
-  share(root.slot());
+  share(root.slot(), Lent::used);
   return root.take();
 }
 
@@ -550,7 +555,7 @@ nb::object Converter::requests(nb::handle each, nb::tuple types, nb::tuple whats
   }
   *end = Value::of(new_adt(1, 0));
   settle(sizes);
-  share(out.slot());
+  share(out.slot(), Lent::used);
   return wrapped(out.take());
 }
 
@@ -648,8 +653,9 @@ nb::object Converter::outward(nb::handle object, uint32_t type) {
 
 void init_convert(nb::module_& m) {
   nb::class_<Converter>(m, "Converter", "Python values to values of a program, by numbered types.")
-      .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object, nb::object>(), nb::arg("expand"),
-           nb::arg("computed"), nb::arg("settle"), nb::arg("value"), nb::arg("type_error"), nb::arg("shape_error"))
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object, nb::object, bool>(), nb::arg("expand"),
+           nb::arg("computed"), nb::arg("settle"), nb::arg("value"), nb::arg("type_error"), nb::arg("shape_error"),
+           nb::arg("keeps"))
       .def("convert", &Converter::convert, nb::arg("object").none(), nb::arg("type"), nb::arg("what"), nb::arg("objects"),
            nb::arg("bound"), "The value of type number `type`; errors begin with `what`.")
       .def("arguments", &Converter::arguments, nb::arg("objects"), nb::arg("types"), nb::arg("whats"), nb::arg("bound"),

@@ -187,7 +187,7 @@ nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view n
   PyObject** item = PySequence_Fast_ITEMS(items.ptr());
   for (size_t i = 0; i < count; ++i) {
     try {
-      arguments.add(from_python(item[i], entry.dtypes[i], !donated.empty() && donated[i]));
+      arguments.add(from_python(item[i], entry.dtypes[i]));
     } catch (const Error& error) {
       throw Error(error.status, format("argument %zu of %s: %s", i, entry.name.c_str(), error.what()));
     }
@@ -195,6 +195,9 @@ nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view n
   // What references and closures hold is not converted: it came from a run that had sizes of its own.
   const EntryTypes* types = entry.holds ? entry.types() : nullptr;
   if (types != nullptr) types->check(arguments.data(), count, exe->id);
+  // Nothing is given up for arguments that are refused, and what is given twice is held by the other argument.
+  for (size_t i = 0; i < donated.size(); ++i)
+    if (PyTensor* tensor; donated[i] && nb::try_cast(nb::handle(item[i]), tensor, false) && tensor != nullptr) tensor->donate();
   RunOptions options;
   options.threads = threads;
   options.poll = PythonLock::interrupted;

@@ -111,7 +111,7 @@ Value adt_from_sequence(int32_t tag, nb::handle sequence) {
   Adt* adt = new_adt(tag, n);
   Owned keep(Value::of(adt));
   for (uint32_t i = 0; i < n; ++i)
-    adt->fields()[i] = from_python(PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)), any_dtype, false);
+    adt->fields()[i] = from_python(PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)), any_dtype);
   share(keep.slot());
   return keep.take();
 }
@@ -180,7 +180,7 @@ static nb::object array_of_list(nb::handle list, DType dtype) {
   }
 }
 
-Value from_python(nb::handle object, uint8_t dtype, bool donate) {
+Value from_python(nb::handle object, uint8_t dtype) {
   KnownElements known;
   if (known_elements(object, &known) && (dtype == any_dtype || static_cast<DType>(dtype) == known.dtype))
     return value_of_known(object, known, 0);
@@ -189,7 +189,6 @@ Value from_python(nb::handle object, uint8_t dtype, bool donate) {
     if (dtype != any_dtype && static_cast<DType>(dtype) != tensor->get()->dtype)
       fail(Status::invalid_argument, "expected %s, found %s", dtype_name(static_cast<DType>(dtype)),
            dtype_name(tensor->get()->dtype));
-    if (donate) return Value::of(tensor->take());
     retain(static_cast<Object*>(tensor->get()));
     return Value::of(tensor->get());
   }

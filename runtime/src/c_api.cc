@@ -141,6 +141,7 @@ relay_status relay_run(relay_executable* executable, size_t index, relay_value* 
     if (count > 0) given(arguments, "the list of arguments");
     for (size_t i = 0; i < count; ++i) {
       if (arguments[i] == nullptr) fail(Status::invalid_argument, "argument %zu of %s is a null pointer", i, entry.name.c_str());
+      if (arguments[i]->value.is_nil()) fail(Status::invalid_argument, "argument %zu of %s was donated to a run and is gone", i, entry.name.c_str());
       const Tensor* tensor = as_tensor(arguments[i]->value);
       if (entry.dtypes[i] == any_dtype) continue;
       auto expected = static_cast<DType>(entry.dtypes[i]);
@@ -161,6 +162,9 @@ relay_status relay_run(relay_executable* executable, size_t index, relay_value* 
         options.poll = cancelled;
         options.poll_data = const_cast<unsigned char*>(chosen->cancel);
       }
+      MutatorScope scope;
+      for (size_t i = 0; chosen->donate != nullptr && i < count; ++i)
+        if (chosen->donate[i] != 0) release(std::exchange(arguments[i]->value, Value{}));
     }
     *result = wrap(run(program, entry.function, values.data(), static_cast<uint32_t>(count), options));
     maybe_collect_shared();
@@ -197,8 +201,10 @@ relay_value* relay_adt(int32_t tag, relay_value* const* fields, size_t count) {
   return guarded([&]() -> relay_value* {
     if (tag < tuple_tag || count > 0xFFFFFFFF) fail(Status::invalid_argument, "no such constructor value");
     if (count > 0) given(fields, "the list of fields");
-    for (size_t i = 0; i < count; ++i)
+    for (size_t i = 0; i < count; ++i) {
       if (fields[i] == nullptr) fail(Status::invalid_argument, "field %zu is a null pointer", i);
+      if (fields[i]->value.is_nil()) fail(Status::invalid_argument, "field %zu was donated to a run and is gone", i);
+    }
     MutatorScope scope;
     Adt* adt = new_adt(tag, static_cast<uint32_t>(count));
     for (size_t i = 0; i < count; ++i) {

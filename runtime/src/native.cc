@@ -206,9 +206,10 @@ Value Run::execute_native(uint32_t function, Value* arguments, uint32_t count) {
       unwind(registers, pc);
     }
   }
-  share(result);
+  Owned kept(result);
+  share(kept.slot());
   refs_.collect();
-  return result;
+  return kept.take();
 }
 
 }  // namespace relay

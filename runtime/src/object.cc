@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -267,9 +268,22 @@ void destroy(Object* object) {
   }
 }
 
-void share(Value& slot) {
+namespace {
+
+// Gives a tensor memory of its own for that which it has from elsewhere.
+void own_memory(Tensor* tensor) {
+  Tensor* copy = new_host_tensor(tensor->dtype, tensor->rank, tensor->shape());
+  std::memcpy(copy->data(), tensor->data(), static_cast<size_t>(tensor->bytes()));
+  std::swap(tensor->storage, copy->storage);
+  std::swap(tensor->offset, copy->offset);
+  release(static_cast<Object*>(copy));
+}
+
+}  // namespace
+
+void share(Value& slot, Lent lent) {
   WorkList work;
-  auto visit = [&work](Value& v) {
+  auto visit = [&work, lent](Value& v) {
     if (v.kind != Kind::object) return;
     if (v.object->is_immortal()) {
       if (v.object->type != ObjectType::tensor) return;  // a constructor without fields
@@ -278,9 +292,14 @@ void share(Value& slot) {
       v.object = new_tensor(constant->storage, constant->offset, constant->dtype, constant->rank, constant->shape());
     }
     if (v.object->is_shared()) return;
-    v.object->flags |= Object::shared;
-    if (v.object->type != ObjectType::tensor) return work.push(v.object);
-    Storage* storage = static_cast<Tensor*>(v.object)->storage;
+    if (v.object->type != ObjectType::tensor) {
+      v.object->flags |= Object::shared;
+      return work.push(v.object);
+    }
+    auto* tensor = static_cast<Tensor*>(v.object);
+    if (tensor->storage->lent && lent == Lent::copied) own_memory(tensor);
+    tensor->flags |= Object::shared;
+    Storage* storage = tensor->storage;
     if (!storage->is_shared()) storage->flags |= Object::shared;
   };
   visit(slot);

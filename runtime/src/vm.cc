@@ -134,9 +134,10 @@ Value Run::execute(const Function& entry, Value* arguments, uint32_t count) {
 #undef GO
 #undef JUMP
 
-  share(result);
+  Owned kept(result);
+  share(kept.slot());
   refs_.collect();
-  return result;
+  return kept.take();
 }
 
 Value run(const Executable& executable, uint32_t function, Value* arguments, uint32_t count,

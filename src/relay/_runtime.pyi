@@ -95,6 +95,7 @@ class Converter:
         value: type[object],
         type_error: type[BaseException],
         shape_error: type[BaseException],
+        keeps: bool,
     ) -> None: ...
     def convert(
         self,

@@ -291,6 +291,61 @@ def test_a_number_that_does_not_fit_is_refused(dtype: str, most: float, too_larg
         assert np.isinf(float(exe(np.inf))) and np.isnan(float(exe(np.nan)))
 
 
+KEEPS = """#[version = "0.0.5"]
+import prelude
+def @scale(%x: Tensor[(5000,), float32]) -> fn (float32) -> Tensor[(5000,), float32] { fn (%a: float32) { %x * %a } }
+def @scaled(%f: fn (float32) -> Tensor[(5000,), float32]) -> Tensor[(5000,), float32] { %f(1f) }
+def @cell(%x: Tensor[(5000,), float32]) -> Ref[List[Tensor[(5000,), float32]]] { ref(Cons(%x, Nil)) }
+def @push(%r: Ref[List[Tensor[(5000,), float32]]], %x: Tensor[(10000,), float32]) -> () {
+  %r := Cons(strided_slice(%x, begin=[5000], end=[10000]), !%r)
+}
+def @put(%r: Ref[List[Tensor[(5000,), float32]]], %xs: List[Tensor[(5000,), float32]]) -> () { %r := %xs }
+def @held(%r: Ref[List[Tensor[(5000,), float32]]]) -> List[Tensor[(5000,), float32]] { !%r }
+def @of_all(%xs: List[Tensor[(5000,), float32]]) -> fn () -> Tensor[(5000,), float32] { fn () { @hd(%xs) } }
+def @call(%f: fn () -> Tensor[(5000,), float32]) -> Tensor[(5000,), float32] { %f() }
+"""
+
+
+@pytest.mark.parametrize("executor", ["vm", "aot"])
+def test_what_a_call_keeps_does_not_change_with_the_array_it_was_given(executor: Any) -> None:
+    """A function or a reference that a call makes or writes held the memory of its caller's array, which may be written again."""
+    names = ["scale", "scaled", "cell", "push", "put", "held", "of_all", "call"]
+    exe = relay.compile(KEEPS, entries=names, executor=executor)
+    x = np.arange(10_000, dtype=np.float32)
+    half, other = x[5000:], x[:5000].copy()
+    wanted = half.copy()
+    scale, cell, all_of = exe.run("scale", half), exe.run("cell", half), exe.run("of_all", [half, other])
+    exe.run("push", cell, x)
+    x[:] = -1
+    kept = [exe.run("scaled", scale), exe.run("call", all_of), *exe.run("held", cell)]
+    assert len(kept) == 4
+    for found in kept:
+        np.testing.assert_array_equal(found, wanted)
+    given = [other, other + 1]
+    exe.run("put", cell, given)
+    given[0][:] = given[1][:] = -1
+    np.testing.assert_array_equal(exe.run("held", cell), [np.arange(5000), np.arange(5000) + 1])
+
+
+def test_what_is_donated_and_given_twice_or_refused() -> None:
+    exe = relay.compile("""#[version = "0.0.5"]
+    def @main[n: Dim](%x: Tensor[(n,), float32], %y: Tensor[(n,), float32], %k: int32) {
+      (reverse(%x, axis=0) + %y, %x * cast(%k, dtype="float32"))
+    }""")
+    x = np.arange(1000, dtype=np.float32)
+    for donate in ((0,), (1,), (0, 1), (1, 0, 0)):
+        given = relay.Tensor.from_numpy(x, copy=True)
+        view = np.asarray(given)
+        with pytest.raises(ArgumentError, match="argument %k of @main: expected int32, found the Python float"):
+            exe.run("main", given, given, 0.5, donate=donate)
+        assert not given.donated
+        reversed_sum, product = exe.run("main", given, given, 3, donate=donate)
+        assert given.donated
+        np.testing.assert_array_equal(reversed_sum, np.full(1000, 999))
+        np.testing.assert_array_equal(product, x * 3)
+        np.testing.assert_array_equal(view, x)
+
+
 def test_options_of_a_run_are_what_they_should_be() -> None:
     exe = relay.compile('#[version = "0.0.5"]\ndef @main(%x: float64) { %x + 1f64 }')
     for donate in ((2**70,), (-1,), ("0",), "0", 0, [0]):
@@ -409,7 +464,7 @@ def test_a_class_without_slots_may_stand_for_algebraic_values(program: tuple[Mod
         for made, fields, tag in ((leaf, (np.float32(2),), 0), (node, (leaf, leaf), 1)):
             for name, part in (("adt", "T"), ("constructor", ""), ("tag", tag), ("fields", fields)):
                 object.__setattr__(made, name, part)
-        converter = _runtime.Converter(lambda n: kinds[n], _unasked, _unasked, cls, TypeError_, ShapeError)
+        converter = _runtime.Converter(lambda n: kinds[n], _unasked, _unasked, cls, TypeError_, ShapeError, False)
         value = cast(Any, converter.convert(node, 0, "it", (), ()))
         found.append([float(np.asarray(f.field(0))) for f in value.fields])
     assert found == [[2, 2], [2, 2]]

@@ -75,6 +75,9 @@ typedef struct relay_run_options {
   int64_t depth;                        /* calls that may be open at once (RELAY_RECURSION_LIMIT); 0: any */
   const volatile unsigned char* cancel; /* another thread sets it to non-zero: stop (RELAY_INTERRUPTED); may be null */
   int32_t flush_subnormals;             /* not 0: subnormal numbers are taken for zero, which some processors compute faster with */
+  /* Null, or for each argument whether it is given up, so that results may take its memory (a cache that grows is appended to where it is).
+   * Its relay_value holds nothing from the start of the run on, and is still freed. Where arguments are refused all stay what they are. */
+  const unsigned char* donate;
 } relay_run_options;
 
 /* Runs an entry. The arguments stay the caller's. *result is a new reference. */
@@ -83,7 +86,8 @@ RELAY_API relay_status relay_run(relay_executable* executable, size_t entry, rel
 
 /* --- values --- dtype: "float32", "int64", "bool", ...; dims may be null when rank is 0 */
 RELAY_API relay_value* relay_tensor_copy(const char* dtype, size_t rank, const int64_t* dims, const void* data);
-/* Uses the memory where it is, without writing it; release(user) when it is no longer needed (release may be null). */
+/* Uses the memory where it is, without writing it; release(user) when it is no longer needed (release may be null). Until then it must not
+ * change: results may be views of it, and functions and references may hold it. */
 RELAY_API relay_value* relay_tensor_borrow(const char* dtype, size_t rank, const int64_t* dims, const void* data,
                                            void (*release)(void* user), void* user);
 /* A constructor's value; tag -1 is a tuple. The fields stay the caller's. */

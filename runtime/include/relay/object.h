@@ -149,8 +149,12 @@ inline bool unique(const Object* object) {
   return !object->is_immortal() && object->count.load(std::memory_order_acquire) == 1;
 }
 
-// Marks everything reachable from the slot as shared, and replaces immortal tensors in it by counted ones.
-void share(Value& slot);
+// Whether what is shared gets copies of memory that was lent for one call, which its owner may write afterwards, or stays on it.
+enum class Lent { copied, used };
+
+// Marks everything reachable from the slot as shared, and replaces immortal tensors in it by counted ones. What a call keeps is shared,
+// in its result or in a reference that others have; so what is lent is copied here, and only what is given to a call stays where it is.
+void share(Value& slot, Lent lent = Lent::copied);
 
 // --- making objects (each returns one reference; Error(out_of_memory) when there is none) -------------------------
 

@@ -53,7 +53,7 @@ class Signature:
         self.plain = self._all_tensors and self.made
         self._bound = () if self._all_tensors else _bound(kinds, sizes)
         self._converter = _runtime.Converter(
-            self._types.describe, sizes.computed, sizes.settle, AdtValue, TypeError_, ShapeError
+            self._types.describe, sizes.computed, sizes.settle, AdtValue, TypeError_, ShapeError, _keeps(info)
         )
 
     def __repr__(self) -> str:
@@ -128,6 +128,13 @@ class Signature:
             out.append(self._converter.outward(rest.field(0), number))
             rest = rest.field(1)
         return out
+
+
+def _keeps(spec: object) -> bool:
+    """Whether a call may keep what it is given: there are references or functions among its types."""
+    if isinstance(spec, Mapping):
+        return spec.get("kind") in ("ref", "function", "other") or any(map(_keeps, spec.values()))
+    return isinstance(spec, list) and any(map(_keeps, spec))
 
 
 def _data_types(spec: Spec) -> list[Spec]:
