@@ -168,6 +168,7 @@ def test_codebook() -> None:
     np.add.at(to_book, of, 2 * (q - z) / z.size)
     slopes = [(to_z * (1 - z * z)).T @ x, to_book, to_y.T @ q]
     gradient = relay.grad(relay.load_module(EXAMPLES / "codebook.relay"), (1, 2, 3))
+    found: Any
     for found in (relay.compile(gradient)(x, w_in, book, w_out), relay.evaluate(gradient, x, w_in, book, w_out)):
         for a, b in zip(found, slopes, strict=True):
             assert np.allclose(a, b, rtol=1e-3, atol=1e-5)
