@@ -170,6 +170,8 @@ def test_a_library_whose_name_is_misspelt() -> None:
         ("for i in 3 { %x }", "@while or @for of the prelude"),
         ("concatenate([%x, %x], axis=0)", "several tensors are (%x, %y)"),
         ("zeros(shape=%x)", "an attribute is known when the program is compiled"),
+        ("zeros(shape=[2, %x])", "what only a run knows is an operand, as of dyn.strided_slice"),
+        ("strided_slice(%x, begin=[%x], end=[4])", "what only a run knows is an operand, as of dyn.strided_slice"),
     ],
 )
 def test_what_is_written_otherwise_elsewhere(body: str, hint: str) -> None:

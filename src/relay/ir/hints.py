@@ -56,8 +56,11 @@ def hint(tokens: Tokens, position: int, expected: Collection[str], wants_express
         return "a choice is a value: write what it is otherwise, `else { ... }`"
     if kind == "[" and wants_expression:
         return "several tensors are (%x, %y); a small one is const([1, 2], (2,), int32); attributes are given by name: axis=[0, 1]"
-    if kind == "LOCAL" and before == "=":
-        return "an attribute is known when the program is compiled: a number, or a size as Dim[n]; what only a run knows is an operand"
+    if kind == "LOCAL" and "LOCAL" not in expected and {"BOOL", "STRING"} <= set(expected):
+        return (
+            "an attribute is known when the program is compiled: a number, or a size as Dim[n]; what only a run knows is an operand, "
+            "as of dyn.strided_slice, dyn.reshape, dyn.arange"
+        )
     if kind == "{" and _word_before_parentheses(tokens, position) in _LOOPS:
         return _LOOP
     if before in _BEFORE and (before != "*" or kind == "*"):

@@ -69,7 +69,7 @@ def require_same_dtype(op: str, *tensors: te.Tensor) -> str:
         te.require(
             t.dtype == first,
             f"the operands of {op} must have one dtype, not {first} and {t.dtype}: cast one of them "
-            "(a number says its own: 2f is float32, 2 int32, 2i64 int64)",
+            "(a number says its own: 2f is float32, 2 int32, 2i64 int64; from Python 2.0 and 2)",
         )
     return first
 

@@ -60,7 +60,7 @@ from relay.typing.substitution import map_type, param_arg, substitute, variables
 from relay.typing.text import type_text
 from relay.typing.waiting import Queue, Waiting
 
-_CAST: Final = 'cast(%x, dtype="{}"); a number says its own: 2f is float32, 2 int32, 2i64 int64'
+_CAST: Final = 'cast(%x, dtype="{}"); a number says its own: 2f is float32, 2 int32, 2i64 int64; from Python 2.0 and 2'
 
 
 class Mode(Enum):
