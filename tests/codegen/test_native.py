@@ -522,7 +522,17 @@ def test_index_patterns(dtype: str, target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
-    ("dtype", "step"), [("float32", 2), ("float32", 3), ("float32", 4), ("float64", 2), ("int64", 3)]
+    ("dtype", "step"),
+    [
+        ("float32", 2),
+        ("float32", 3),
+        ("float32", 4),
+        ("float64", 2),
+        ("int64", 3),
+        ("int8", 2),
+        ("uint8", 4),
+        ("int16", 3),
+    ],
 )
 @pytest.mark.parametrize("known", [True, False])
 def test_every_second_to_fourth_element(dtype: str, step: int, known: bool, target: str) -> None:

@@ -243,7 +243,7 @@ class Memory:
 
     def _load_scattered(self, place: Place, offset: Value, mask: str, element: str, size: int) -> str:
         """Elements that are no neighbours, by what is quickest for how they lie."""
-        if self._apart(offset, size, stores=False):
+        if self._apart(offset, size, stores=False) or (size < 4 and not mask and self._is_apart(offset)):
             return self._load_apart(place, offset, mask, element, size)
         if self._in_runs(offset, size, mask):
             return self._load_runs(place, offset, mask, element, size)
@@ -254,7 +254,10 @@ class Memory:
         """Whether the lanes are every second, third or fourth element, which masks are worth picking; where these are no bits in registers
         of their own they are worth it for loads."""
         masks = self.a.target.mask_registers or (self.a.target.masked and not stores)
-        return offset.is_ramp and offset.stride in (2, 3, 4) and masks and size in (4, 8)
+        return self._is_apart(offset) and masks and size in (4, 8)
+
+    def _is_apart(self, offset: Value) -> bool:
+        return offset.is_ramp and offset.stride in (2, 3, 4)
 
     def _parts(self, offset: Value, mask: str, whole: bool = False) -> Iterator[tuple[Value, dict[int, int], str]]:
         """The whole vectors around lanes that are apart: where each begins, which lane each of its elements is, and the mask that
@@ -275,10 +278,10 @@ class Memory:
 
     def _load_apart(self, place: Place, offset: Value, mask: str, element: str, size: int) -> str:
         """What lies around them is loaded as whole vectors and shuffled together. That takes a fraction of a gather's time, and
-        reads nothing that a gather would not, or where masks take a register each what lies between them."""
+        reads nothing that a gather would not, or what lies between them where elements are narrow or masks take a register each."""
         lanes, type_ = offset.lanes, vec(element, offset.lanes)
         text = "poison"
-        for at, here, active in self._parts(offset, mask, whole=not self.a.target.mask_registers):
+        for at, here, active in self._parts(offset, mask, whole=size < 4 or not self.a.target.mask_registers):
             pointer, align = self.b.element(place.pointer, element, at.text), self._aligned(place, at, size)
             got = self.masked.load(element, lanes, pointer, align, active, place.metadata)
             from_here = {lane: lanes + n for n, lane in here.items()}
