@@ -356,11 +356,13 @@ def test_float16_data_is_widened_before_it_is_multiplied(turned: bool) -> None:
     check(fn, {V: 40}, constants=WEIGHT, tolerance=2e-3)
 
 
-def test_bfloat16_is_widened_once_where_pairs_are_slow() -> None:
-    """Intel's vectors of pairs are multiplied at half the rate: the left operand is widened before all panels, and these by their first
-    tile."""
-    target = replace(_without("avx512bf16"), cpu="sapphirerapids").with_features("avx512bf16")
-    assert target.outruns_caches and not target.multiplies_pairs
+@pytest.mark.parametrize("short", [False, True])
+def test_bfloat16_is_widened_once_where_pairs_are_slow(short: bool) -> None:
+    """Intel's vectors of pairs are multiplied at half the rate, and there are none without AVX-512: the left operand is widened before all
+    panels, and these by their first tile."""
+    slow = replace(_without("avx512bf16"), cpu="sapphirerapids").with_features("avx512bf16")
+    target = parse_target("x86-64-v3") if short else slow
+    assert target.widens_dearly and not target.multiplies_pairs
 
     def build(m: Maker, x: Expr, w: Expr) -> Expr:
         return m("nn.relu", m("nn.dense", m("cast", x, dtype="bfloat16"), w, out_dtype="float32"))
@@ -391,12 +393,19 @@ def test_int8_weights(columns: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "columns", "l1_bytes"), [("int8", 190, 48 << 10), ("int8", 64, 6 << 10), ("float16", 70, 6 << 10)]
+    ("dtype", "columns", "l1_bytes", "cpu"),
+    [
+        ("int8", 190, 48 << 10, "x86-64-v4"),
+        ("int8", 64, 6 << 10, "x86-64-v4"),
+        ("float16", 70, 6 << 10, "x86-64-v4"),
+        ("int8", 190, 6 << 10, "x86-64-v3"),
+        ("bfloat16", 61, 32 << 10, "x86-64-v3"),
+    ],
 )
-def test_narrow_panels_are_widened_once_for_several_tiles(dtype: str, columns: int, l1_bytes: int) -> None:
-    """Processors whose units that multiply also convert: the first tile over a panel, or a block of k of it, leaves behind what it has
-    widened. A single tile has nobody to leave it to."""
-    target = replace(parse_target("x86-64-v4"), l1_bytes=l1_bytes, l2_bytes=64 << 10)
+def test_narrow_panels_are_widened_once_for_several_tiles(dtype: str, columns: int, l1_bytes: int, cpu: str) -> None:
+    """Processors whose units that multiply also convert, and those of short vectors: the first tile over a panel, or a block of k of it,
+    leaves behind what it has widened. A single tile has nobody to leave it to."""
+    target = replace(parse_target(cpu), l1_bytes=l1_bytes, l2_bytes=64 << 10)
     weight = tensor((columns, 300), dtype)
 
     def build(m: Maker, x: Expr, w: Expr, s: Expr) -> Expr:
@@ -411,7 +420,7 @@ def test_narrow_panels_are_widened_once_for_several_tiles(dtype: str, columns: i
         isinstance(s, Alloc) and s.buffer.name.startswith("panel")
         for s in statements(make_plan(fn, ZEN4, WEIGHT).kernel.body)
     )
-    few = primitive([tensor((5, 300)), weight, tensor((columns,))], build)
+    few = primitive([tensor((4, 300)), weight, tensor((columns,))], build)
     body = check(few, {}, constants=WEIGHT, target=target, tolerance=1e-4).kernel.body
     assert not any(isinstance(s, Alloc) and s.buffer.name.startswith("panel") for s in statements(body))
     check(
@@ -421,6 +430,21 @@ def test_narrow_panels_are_widened_once_for_several_tiles(dtype: str, columns: i
         target=target,
         tolerance=1e-4,
     )
+
+
+@pytest.mark.parametrize(("dtype", "columns"), [("float32", 333), ("bfloat16", 128), ("int8", 333), ("int8", 160)])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+def test_few_rows_of_short_vectors_ask_ahead(dtype: str, columns: int, rows: int) -> None:
+    """Of panels that the second-level cache does not hold, and once for all steps along k that have a line in common."""
+    target = replace(parse_target("x86-64-v3"), l2_bytes=16 << 10)
+
+    def build(m: Maker, x: Expr, w: Expr) -> Expr:
+        return m("nn.dense", x, w, out_dtype="float32")
+
+    fn = primitive([tensor((rows, 130)), tensor((columns, 130), dtype)], build)
+    body = check(fn, {}, constants=WEIGHT, target=target, tolerance=1e-4).kernel.body
+    asks = any(isinstance(s, Prefetch) for s in statements(body))
+    assert asks == (rows > 1 or dtype != "float32")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])

@@ -52,6 +52,13 @@ class Target:
         return self.vector_bits >= 512 and self.cpu != "znver4"
 
     @property
+    def widens_dearly(self) -> bool:
+        """Whether widening narrow elements again for every tile takes time beside its multiply-adds: processors that multiply two vectors
+        of 512 bits in a cycle widen them with the same units, and of shorter vectors a step is a few multiply-adds, for which each
+        element of the left operand takes two or three instructions where a float32 number takes none."""
+        return self.outruns_caches or self.vector_bits < 512
+
+    @property
     def has_matrix_registers(self) -> bool:
         """Whether there are registers of 16 rows of 64 bytes, and an instruction that adds a product of two of bfloat16 numbers to one of
         float32 numbers (AMX)."""

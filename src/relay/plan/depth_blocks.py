@@ -121,12 +121,12 @@ def few_row_limits(nest: ProductNest, packed: Buffer | None) -> tuple[int, ...]:
 
 
 def is_widened(nest: ProductNest, packed: Buffer) -> bool:
-    """Whether the first of several tiles over a packed panel leaves its elements behind as they are multiplied: processors that outrun
-    their caches convert vectors with the units that multiply, and every tile would do it again."""
+    """Whether the first of several tiles over a packed panel leaves its elements behind as they are multiplied, because every tile would
+    widen them again."""
     p, target = nest.p, nest.builder.target
     narrow = dtype_bits(packed.dtype) < dtype_bits(p.form.accumulate)
     plain = not p.pairs and p.partial == 1 and not p.form.turned and p.form.guard is None
-    return narrow and plain and target.outruns_caches and target.mask_registers
+    return narrow and plain and target.widens_dearly
 
 
 def is_awaited(nest: ProductNest, packed: Buffer) -> bool:

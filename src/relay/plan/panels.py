@@ -89,10 +89,12 @@ class Panel:
     def as_it_goes(self) -> bool:
         """Whether the first tile of a panel reads the operand where it is, and packs it for the others: copying runs of it
         costs little beside multiply-adds, and memory is waited for while there is arithmetic to do. Packed elements are widened so."""
-        if self.made is None or self.at is not None or self.nest.p.form.turned or not self.nest.masked:
+        if self.made is None or self.at is not None or self.nest.p.form.turned:
             return False
-        if self.packed is not None:
+        if self.packed is not None:  # panels are as wide as they are read
             return True
+        if not self.nest.masked:
+            return False
         along, down = self.nest.right_strides()
         return along == 1 and down is not None
 

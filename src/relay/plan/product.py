@@ -312,11 +312,11 @@ def _taken(extent: Dim) -> set[DimVar]:
 
 
 def is_widened_before(p: Product, target: Target) -> bool:
-    """Whether the left operand is best widened before it is multiplied: processors that outrun their caches widen elements with the units
-    that multiply, and would do it again for every panel. A float16 number by itself takes several instructions on all of them."""
+    """Whether the left operand is best widened before it is multiplied: where that is dear, and would be done again for every panel. A
+    float16 number by itself takes several instructions on all processors."""
     form, columns = p.form, size_of(p.form.columns)
     half = narrow(form.left).dtype == "float16"
-    narrower = half or (target.outruns_caches and narrow(form.left) is not form.left)
+    narrower = half or (target.widens_dearly and narrow(form.left) is not form.left)
     few = target.lanes(dtype_bits(form.accumulate)) if half else _WIDENED_FOR * p.tile.columns
     again = form.rows and not (isinstance(columns, int) and columns <= few)
     plain = form.guard is None and not form.chooses and not form.turned and not p.pairs

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Buffer, Prefetch, Stmt
-from relay.plan.build import Residence, ceiling
+from relay.loop.ir import Branch, Buffer, Prefetch, Stmt
+from relay.plan.build import Residence, ceiling, seq
 from relay.plan.product import size_of
 from relay.plan.product_nest import LINE_BITS, ProductNest
 from relay.te.scalar import Axis, Const, Scalar, binary, compare, minimum, select
@@ -27,6 +27,10 @@ _ROWS_AHEAD = 4
 # 6 rows 9.5 and 8.3, 7 rows 8.5 and 9.1), but not those of shorter vectors (4 to 6 rows with AVX2: 20.4, 21.1, 20.3 ms with asking, 20.0,
 # 28.8, 46.7 without).
 _ROWS_AHEAD_FAR = 7
+# With short vectors 2 rows of panels that the last cache holds ask, too, and of panels that are widened, of which a line takes so many
+# times as long, half as many or a quarter (Zen 3, 4096 x 4096, us without asking and with it: 2 rows of bfloat16 2274 and 1751, 3 2264 and
+# 1592, 4 2471 and 1815; 2 rows of int8 1319 and 976, 1 row 861 and 762).
+_ROWS_AHEAD_NEAR = 2
 # The same where multiply-adds wait for caches: behind a tile of two rows the machine's own prefetchers fall back, unless panels stay in the
 # second-level cache, where asking takes the place of loads (900 KB, microseconds with asking and without: 2 rows 11.3 and 9.0, 4 rows 13.8
 # and 11.1, 5 rows 14.4 and 13.4, 6 rows as long). So they do behind one row of panels that are widened (75 MB of float32 as bfloat16, one
@@ -51,17 +55,27 @@ class Reading:
     behind: Scalar | None = None
 
     def ask_behind(self, here: Scalar, height: int) -> list[Stmt]:
-        """What a single tile of ``height`` rows asks for at step ``here`` along k."""
+        """What a single tile of ``height`` rows asks for at step ``here`` along k. Steps that have a line in common ask for it once."""
         if not self._asks(height):
             return []
         at = binary("add", binary("mul", here, self._row), _BITS_AHEAD // dtype_bits(self.packed.dtype))
         if self.block is not None:
             at = binary("add", at, binary("mul", self.block[0], self.nest.p.pitch * self.block[1]))
-        if self.back is not None:
-            past = select(compare("ge", at, self._panel), 2 * self._panel, 0)
-            at = binary("sub", at, binary("mul", self.back, past))
+        if self.behind is not None:
+            past = compare("ge", at, self._panel)
+            at = binary("add", at, select(past, binary("sub", self.behind, self._panel), 0))
+        elif self.back is not None:
+            past = compare("ge", at, self._panel)
+            at = binary("sub", at, select(past, binary("mul", self.back, 2 * self._panel), 0))
         read = self.nest.p.tile.columns * (2 if self.pairs else 1)
-        return [self._ask(binary("add", at, n)) for n in range(0, read, self._line)]
+        asked = [self._ask(binary("add", at, n)) for n in range(0, read, self._line)]
+        every = self.steps_of_line
+        return asked if every == 1 else [Branch(compare("eq", binary("mod", here, every), 0), seq(asked))]
+
+    @property
+    def steps_of_line(self) -> int:
+        """How many steps along k have their rows of a panel on one line."""
+        return max(1, self._line // self._row)
 
     def ask_for_share(self, here: Scalar, height: int, offset: Scalar, count: Scalar) -> list[Stmt]:
         """What one of several tiles, of ``height`` rows from ``offset`` on of ``count``, asks for at step ``here`` along k: its share
@@ -120,8 +134,10 @@ class Reading:
     def _asks(self, height: int) -> bool:
         """Whether a single tile of so many rows asks."""
         if not self._waits:
-            far = self.nest.builder.weights is Residence.NONE and self.nest.builder.target.vector_bits >= 512
-            return height >= (_ROWS_AHEAD_FAR if far else _ROWS_AHEAD)
+            far = self.nest.builder.weights is Residence.NONE
+            if self.nest.builder.target.vector_bits >= 512 or self.nest.builder.weights_stay:
+                return height >= (_ROWS_AHEAD_FAR if far else _ROWS_AHEAD)
+            return height * self._widening >= (_ROWS_AHEAD if far else _ROWS_AHEAD_NEAR)
         if self.nest.builder.weights_stay:
             return height >= _ROWS_AHEAD_STAYING
         return height * self._widening >= _ROWS_AHEAD_WAITING

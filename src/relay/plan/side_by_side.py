@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from relay.ir.dim import dim_mul
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Stmt, Store
+from relay.loop.ir import TURN, Alloc, Branch, Buffer, For, LetScalar, Stmt, Store
 from relay.plan.build import allocate, bound, seq, temporary
 from relay.plan.panel_tasks import PanelTasks
 from relay.plan.panels import Panel, loops
 from relay.plan.parallel import LEAST_SHARE, parallel_rows
+from relay.plan.product import size_of
+from relay.plan.reading import Reading
 from relay.plan.reduction import initial
 from relay.plan.register_tiles import variable
 from relay.plan.task_tiles import TaskTiles
@@ -92,6 +94,14 @@ def _tile(tiles: TaskTiles, first: Scalar, at_once: int, rows: int) -> Stmt:
     left = shared.left_rows(_NOTHING, rows, axes)
     clear: list[Stmt] = []
     adds: list[Stmt] = []
+    here = variable(axes[0]) if len(axes) == 1 else shared.position_in_depth()
+    # With more rows no register is left for the next step's vectors.
+    steps = _STEPS if rows == 1 else 1
+    for panel in panels:
+        reading = _reading(tiles, panel, at_once, rows)
+        asked = reading.ask_behind(here, rows)
+        adds += asked
+        steps = max(steps, reading.steps_of_line) if asked else steps
     for panel, tile in zip(panels, registers, strict=True):
         right = panel.element(lane, _NOTHING)
         for i, a in enumerate(left.elements):
@@ -111,8 +121,17 @@ def _tile(tiles: TaskTiles, first: Scalar, at_once: int, rows: int) -> Stmt:
             base = Const(n * rows * width, "int64")
             ends += shared.hand_over(tile, held, base)
             finished.append(shared.finish_rows(_NOTHING, count, panel.first, panel.across, held, base, width))
-    # With more rows no register is left for the next step's vectors.
-    body = seq([*clear, loops(axes, None, seq(adds), _STEPS if rows == 1 else 1), *ends])
+    body = seq([*clear, loops(axes, None, seq(adds), steps), *ends])
     for tile in registers:
         body = Alloc(tile, body)
     return allocate([] if tiles.direct else [held], seq([left.bind(body), *finished]))
+
+
+def _reading(tiles: TaskTiles, panel: Panel, at_once: int, rows: int) -> Reading:
+    """How one of ``at_once`` panels is read: the one that many places on, or back, is read next."""
+    packed, depth = tiles.packed, size_of(tiles.shared.p.reduced)
+    assert packed is not None and isinstance(depth, int)
+    behind: Scalar = Const(at_once * tiles.shared.p.pitch * depth, "int64")
+    if tiles.there_and_back:
+        behind = binary("mul", behind, binary("sub", 1, binary("mul", TURN, 2)))
+    return Reading(tiles.shared, packed, panel.number, False, None, rows, behind=behind)
