@@ -219,3 +219,12 @@ def test_words_of_shorter_vectors(dtypes: tuple[str, str], rows: int) -> None:
         for depth in (64, 67):
             inputs = [array((rows, depth), dtypes[0], 0), array((50, depth), dtypes[1], 1)]
             check(dense(rows, depth, 50, dtypes), inputs=inputs, target=target)
+
+
+def test_a_tile_of_pairs_leaves_a_register_for_products() -> None:
+    """What multiplies pairs does not add: a product waits in a register for its addition, or a sum would wait in memory."""
+    target = parse_target("x86-64-v3")
+    kernel = make_plan(dense(24, 64, 96, ("int8", "int8")), target, frozenset({1})).kernel
+    text = assembly(emit(kernel, target), target)
+    assert "vpmaddwd" in text
+    assert not [line for line in text.splitlines() if "%rsp)" in line and "%ymm" in line]
