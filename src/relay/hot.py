@@ -16,7 +16,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 from typing import cast
@@ -28,6 +28,7 @@ from relay.ir.dim import Dim, DimVar, SymDim, dim_linear
 from relay.ir.expr import Call, Function, GlobalVar, Var
 from relay.ir.files import write_whole
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import FuncType, TensorType, Type
 from relay.transform.dims import whole_axes
 from relay.typing.substitution import map_type
@@ -41,7 +42,7 @@ Sizes = tuple[int, ...]
 Compile = Callable[[Module, str], Executable]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Variant:
     """An executable for given sizes, and the entry of it to call."""
 
@@ -49,7 +50,7 @@ class Variant:
     entry: str
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Trial:
     """Both ways being measured: the seconds of calls so far. Only the thread that holds ``lock`` measures."""
 
@@ -59,7 +60,7 @@ class _Trial:
     special: list[float] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Binder:
     """Where a dim variable is read off: an axis of an argument, whose size is ``factor * dim + constant``."""
 

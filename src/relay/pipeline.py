@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from relay.ir.collection import without_collection
 from relay.ir.diagnostics import CompileError
 from relay.ir.expr import Block, Function, Var
 from relay.ir.module import Module, reachable
+from relay.ir.record import record
 from relay.ir.types import DTYPE_BITS, TensorType
 from relay.ir.walk import post_order
 from relay.loop.costs import Machine
@@ -103,7 +104,7 @@ _SCORES = 1 << 19
 _LITTLE_WORK = 1 << 14
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Compilation:
     """What one compilation made, stage by stage, with the seconds that each took."""
 
@@ -115,7 +116,7 @@ class Compilation:
     seconds: Mapping[str, float]
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Clock:
     seconds: dict[str, float] = field(default_factory=dict)
     last: float = field(default_factory=time.perf_counter)

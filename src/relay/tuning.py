@@ -17,7 +17,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +34,7 @@ from relay.ir.dtypes import dtype_name, numpy_dtype
 from relay.ir.expr import Constant, Function, Var
 from relay.ir.files import write_whole
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import TensorType, dtype_bits, is_float
 from relay.loop.printer import kernel_text
 from relay.loop.target import Target
@@ -65,7 +66,7 @@ _GAIN, _GAIN_THERE = 0.96, 0.95
 _TURN, _TURNS = 3e-4, 9
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Candidate:
     schedule: Schedule
     run: Callable[..., object]

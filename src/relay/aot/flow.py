@@ -9,16 +9,16 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 
 from relay.aot.kinds import destination
 from relay.executable.bytecode import ENDS_CONTROL, FunctionCode, Instruction, decode
+from relay.ir.record import record
 
 CALLS = frozenset({"Invoke", "InvokeClosure"})  # after which the function goes on, in another part
 LONGEST = 64  # instructions of a part: LLVM takes more than linear time for long functions
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Flow:
     """A function taken apart. ``blocks``: the instructions from each place control can come to, up to the next one. ``part``: the
     block at which the part begins that a block belongs to; blocks that nothing leads to are absent.

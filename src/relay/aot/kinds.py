@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, get_args
 
 from relay.executable.bytecode import DTYPES, Instruction
+from relay.ir.record import record
 from relay.lower.scalars import opcode_of
 from relay.te.scalar import BinaryOp, CompareOp, UnaryOp
 
@@ -57,7 +58,7 @@ def scalars(functions: Sequence[Sequence[Instruction]], arities: Sequence[int]) 
     return [{r: k for r, k in f.held.items() if k != _ANY} for f in kinds.functions]
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Function:
     code: list[Instruction]
     held: dict[int, str] = field(default_factory=dict)

@@ -10,7 +10,6 @@ import ast
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -21,6 +20,7 @@ from relay.executable.sizes import with_sizes
 from relay.executable.values import Spec, constructors
 from relay.ir.diagnostics import FileError, OutOfMemoryError, RelayError, TypeError_
 from relay.ir.dtypes import holds, numpy_dtype
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.value import AdtValue, list_value
 
@@ -32,7 +32,7 @@ _DEEPEST = 8
 _FORMS = "give a number, a nested list, a .npy file, or random; of a data type Constructor(...), of a List [...], of a tuple (...)"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Fields:
     """The types of a constructor's fields, by number (of a tuple's: without a name): which of them have values of data types in them, and
     how large each is at the least."""

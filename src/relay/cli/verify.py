@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from relay.executable.program import Observer
 from relay.interpreter.evaluation import evaluate as interpret
 from relay.ir.diagnostics import ExecutionError, RelayError
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.value import AdtValue
 from relay.loop.bounds import unproved
@@ -36,7 +36,7 @@ TOLERANCES: Final = {"float64": 1e-8, "float32": 1e-3, "float16": 5e-2, "bfloat1
 _STRUCTURAL: Final = ("Move", "Get", "Load", "Ref", "DeviceCopy")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Event:
     """A value that a run computed: where in the program, and the array (None: no tensor)."""
 
@@ -53,7 +53,7 @@ class Event:
         return f"{variable} in @{self.function}{at}, made by {self.what}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Divergence:
     """The first difference of two executors: their names, the place, and what each has there."""
 
@@ -189,7 +189,7 @@ class Comparison:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Failure:
     """The outcome of a run that failed. Messages of executors differ."""
 

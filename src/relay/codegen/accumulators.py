@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from relay.codegen.analysis import VectorPlan
 from relay.codegen.arith import with_stride
@@ -14,6 +14,7 @@ from relay.codegen.frame import Frame
 from relay.codegen.lanes import horizontal, horizontals, lane, shuffled
 from relay.codegen.memory import Place, local_type
 from relay.codegen.values import Value, register_type
+from relay.ir.record import record
 from relay.loop.ir import Buffer
 from relay.te.scalar import BinaryOp
 
@@ -62,7 +63,7 @@ def _accumulate(f: Frame, op: BinaryOp, place: Place, offset: Value, total: Valu
     f.memory.store(place, offset, f.arith.accumulated(op, f.memory.load(place, offset, 1, "", False), total), "")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Running:
     """A running reduction: its value up to each lane of the vector at hand, and (in all lanes of ``before``) up to the next vector."""
 
@@ -110,7 +111,7 @@ class Running:
         f.memory.store(place, zero, lane(f.arith, last, 0), "")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Nans:
     """Which lanes of a reduction have met nan: a slot for a vector of bits where the machine has registers of them, else of
     integers as wide as the elements."""

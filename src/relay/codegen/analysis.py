@@ -9,9 +9,10 @@ local buffer. One that is read again after its step (`relay.loop.running`) has i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.codegen.values import register_bits
+from relay.ir.record import record
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.ir import (
     Alloc,
@@ -39,7 +40,7 @@ _CHAINS = 4
 _MAX_ACCUMULATED = 64
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class VectorPlan:
     """``lanes`` per step; ``reductions`` into which buffer by which operation, and ``running`` ones; ``chains`` of independent
     accumulators.

@@ -9,7 +9,9 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from relay.ir.record import record
 
 # Instructions that give something else when they are repeated; loads of what never changes and some calls do not.
 _IMPURE = ("load", "call", "phi", "alloca")
@@ -99,7 +101,7 @@ class ModuleText:
         return "\n".join(lines) + "\n"
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Scope:
     """A part of a function that is entered at one place. ``before`` is, of a loop's body, what is executed once before the loop.
     ``here`` are instructions of the block at hand and those it is reached by way of, ``throughout`` those of all blocks of the part.

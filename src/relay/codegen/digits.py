@@ -8,14 +8,13 @@ before the loop; those of each further one are those before it, of which the las
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from relay.ir.record import record
 from relay.loop.ir import Alloc, For, LetScalar, Stmt
 from relay.loop.walk import same, statements
 from relay.te.scalar import Axis, Binary, Const, Load, Scalar, walk
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Digit:
     """The quotient by a size, and what is left over, of a number that grows by one from iteration to iteration until it begins anew."""
 
@@ -24,7 +23,7 @@ class Digit:
     size: Scalar
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Digits:
     """What a loop's body begins with: bindings of which some are ``digits`` (the first of ``number``, which grows by one, each further one
     of what the one before it left over), and the body behind them."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from relay.codegen.cache import KernelCache, kernel_key
 from relay.codegen.workers import available_cores, compile_all
 from relay.ir.collection import without_collection
+from relay.ir.record import record
 from relay.loop.ir import Kernel
 from relay.loop.target import Target
 from relay.loop.verify import verify
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ObjectCode:
     """An ELF relocatable object and its one public symbol, a kernel."""
 

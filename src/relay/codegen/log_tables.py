@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from relay.ir.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class LogTable:
     """A logarithm by pieces of the mantissa m in [3/4, 3/2), which its first four bits number: those from 1 on first.
 
@@ -154,7 +154,7 @@ LOG10_TABLE_F32 = LogTable(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class WideLogTable:
     """A logarithm to base 2 in doubles by the same pieces, for results that are rounded to floats after more arithmetic:
     ``log2(m) = values[piece] + f * polynomial(f)`` with ``f = m * inverses[piece] - 1``."""

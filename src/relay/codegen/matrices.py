@@ -7,11 +7,10 @@ in the registers is let go of where a function ends, so that the system need not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from relay.codegen.frame import Frame
 from relay.codegen.memory import Place
 from relay.codegen.values import Value, memory_type
+from relay.ir.record import record
 from relay.loop.ir import BLOCK_COLUMNS, BLOCK_DEPTH
 
 _ROWS, _ROW_BYTES = 16, 64
@@ -20,7 +19,7 @@ _SUMS, _LEFT, _RIGHT = ((0, 1), (2, 3)), (4, 5), (6, 7)
 _DESCRIPTION_BYTES, _ROW_BYTES_AT, _ROWS_AT = 64, 16, 48
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Rows:
     """Where rows are: the first one's first element, and how far apart they are."""
 

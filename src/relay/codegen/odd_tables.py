@@ -5,10 +5,10 @@ The number beside each is the largest error relative to the function, coefficien
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from relay.ir.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class OddTable:
     """An odd function by polynomials in the distance from the centre of the piece that ``|x|`` lies in.
 

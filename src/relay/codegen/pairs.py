@@ -8,9 +8,8 @@ exact in float32; the instruction rounds each sum to nearest even and flushes de
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from relay.codegen.target import has
+from relay.ir.record import record
 from relay.loop.ir import Buffer, Store
 from relay.loop.target import Target
 from relay.loop.walk import same
@@ -21,7 +20,7 @@ DOT = "llvm.x86.avx512bf16.dpbf16ps.512"
 LANES = 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class PairStep:
     """``own + x * y`` over a pair: the first element's load on either side."""
 

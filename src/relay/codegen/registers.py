@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from relay.codegen.arith import Arithmetic
 from relay.codegen.builder import float_literal, vec
+from relay.ir.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Register:
     """A value of ``kit.lanes`` elements of LLVM type ``element``; numbers on the other side become constants of it."""
 

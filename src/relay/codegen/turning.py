@@ -14,17 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from relay.codegen.builder import vec
 from relay.codegen.frame import Frame
 from relay.codegen.memory import Place, local_type
 from relay.codegen.values import Value, is_packed, memory_bytes, memory_type
+from relay.ir.record import record
 
 _GROUP_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Block:
     """Where a matrix is: its first element, and how far apart its rows are."""
 

@@ -7,7 +7,6 @@ there are lanes. Images made larger, elements repeated and mirrored parts of a b
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
 
@@ -15,11 +14,12 @@ from relay.codegen.builder import vec
 from relay.codegen.memory import Memory, Place
 from relay.codegen.values import Value, register_type
 from relay.ir.inequality import is_count
+from relay.ir.record import record
 from relay.loop.target import Target
 from relay.te.scalar import Axis, Binary, Scalar, Size, children, walk
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Line:
     """A place that is ``slope`` times the lane's number, and something else between bounds that are ``slack`` apart."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,10 +16,11 @@ from numpy.typing import NDArray
 
 from relay.executable.runtime import _runtime
 from relay.ir.dtypes import numpy_dtype
+from relay.ir.record import record
 from relay.ir.types import Type
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Opcode:
     """One instruction: its number, name, operand letters and meaning; ``control``: it says what runs next."""
 
@@ -85,7 +85,7 @@ class Holding(NamedTuple):
     ty: Type | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class FunctionCode:
     """A function's code. ``spans``: from each word index on, the source the code came from, in increasing
     order. ``holdings``: what registers hold, in order, for debuggers (not in files)."""
@@ -246,7 +246,7 @@ def _signed(word: int) -> int:
     return word - (1 << 32) if word >= 1 << 31 else word
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Instruction:
     """A decoded instruction at a word index. Operands as words; lists as tuples; ``I`` as one signed
     number."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +23,7 @@ from relay.executable.bytecode import ANY_DTYPE, DTYPE_BITS, DTYPE_CODES, Functi
 from relay.executable.runtime import _runtime
 from relay.ir.files import write_whole
 from relay.ir.mapped import release
+from relay.ir.record import record
 
 MAGIC: Final = b"RELAYEXE"
 VERSION: Final = 6
@@ -48,7 +48,7 @@ class Section(IntEnum):
     LATER = 11
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Operand:
     """A kernel's buffer. ``alignment`` in bytes (0: that of one element); ``in_place``: for an output, the
     input whose memory it may share, or -1."""
@@ -59,7 +59,7 @@ class Operand:
     in_place: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class KernelEntry:
     """A compiled kernel: function ``symbol`` of native object number ``object``. ``operands``: inputs, then
     ``outputs`` outputs; ``dims``: how many symbolic sizes it takes; ``info``: a text for whoever looks at the program
@@ -75,7 +75,7 @@ class KernelEntry:
     alternates: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class EntryPoint:
     """A function that can be called from outside. ``info``: a text for whoever loads the program (the
     compiler leaves its types there, as JSON); ``dtypes``: the element type of each parameter, None for
@@ -87,7 +87,7 @@ class EntryPoint:
     dtypes: tuple[str | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ExecutableImage:
     """A compiled program. The indices in its bytecode are positions in these lists; ``constants`` are arrays
     with the names of their element types (int4 and uint4 unpacked, in any integer type), ``objects`` ELF
@@ -283,7 +283,7 @@ def _layout(image: ExecutableImage) -> _Layout:
     return _Layout(MAGIC + struct.pack("<IIQ", VERSION, len(sizes), at), at, pieces)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Layout:
     """A file about to be written: its first 24 bytes, its length, and what lies where, in order; between is zero."""
 

@@ -9,7 +9,7 @@ evaluated as they are; nothing is compiled, and operators are evaluated from the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, TypeAlias, assert_never, cast
 
@@ -64,6 +64,7 @@ from relay.ir.expr import (
     Var,
 )  # fmt: skip
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.types import FuncType, mentions_any
 from relay.ir.value import AdtValue
@@ -110,7 +111,7 @@ def evaluate(
     return python_value(result)
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Pending:
     """An expression to evaluate in an environment."""
 
@@ -123,7 +124,7 @@ State: TypeAlias = "Pending | Value"
 # -- continuations: what is still to be done with a value
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Operands:
     """Evaluate the remaining children of a node, left to right, then apply the node."""
 
@@ -133,7 +134,7 @@ class Operands:
     done: list[Value]
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Bind:
     """Bind the value to a block's variable number ``index`` and go on."""
 
@@ -142,7 +143,7 @@ class Bind:
     index: int
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Choose:
     """Go on with a branch of an ``if`` or a clause of a ``match``, by ``value`` once that is there."""
 
@@ -151,7 +152,7 @@ class Choose:
     value: Value | None = None
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Remember:
     """The value is that of a shared node."""
 
@@ -159,7 +160,7 @@ class Remember:
     env: Environment
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Before:
     """Forget the value (it has been remembered) and evaluate the function that captures it."""
 
@@ -167,14 +168,14 @@ class Before:
     env: Environment
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Return:
     """The boundary of a call."""
 
     name: str
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class CheckResult:
     """The value is the result of a function whose signature says more about sizes than its body's type does."""
 

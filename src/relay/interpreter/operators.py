@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -23,6 +22,7 @@ from relay.interpreter.values import Array, Value
 from relay.ir.diagnostics import ExecutionError, OperatorError, RelayError, ShapeError
 from relay.ir.dim import DimVar, dim_evaluate
 from relay.ir.expr import Attrs, Expr, Function, Tuple, Var, attrs_key
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.types import TensorType, countable
 from relay.ir.value import AdtValue
@@ -166,7 +166,7 @@ def _apply_routine(op: registry.Operator, args: Sequence[Value], attrs: Attrs) -
     return result if isinstance(result, AdtValue) else np.asarray(result)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Composition:
     """A composition applied to operands of these shapes: a function of the flattened tensors, with its scopes."""
 

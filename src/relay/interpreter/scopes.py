@@ -10,7 +10,7 @@ Linear in the size of the function but for the logarithm of climbs; nothing recu
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.expr import (
     Block,
@@ -24,13 +24,14 @@ from relay.ir.expr import (
     OpRef,
     Var,
 )  # fmt: skip
+from relay.ir.record import record
 from relay.ir.regions import Region
 from relay.ir.walk import children, pattern_vars, post_order
 
 ATOMS = (Var, GlobalVar, Constant, OpRef, ConstructorRef)
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Scopes:
     """What the machine needs to know about one top-level function.
 

@@ -7,18 +7,18 @@ type ``?`` is whatever it is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import cast
 
 from relay.ir.diagnostics import DividedByZero, ExecutionError, ShapeError
 from relay.ir.dim import Dim, DimVar, SymDim, as_var, dim_evaluate, dim_substitute, dim_text, dim_vars, is_any
 from relay.ir.expr import Attr, Attrs
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType, Type
 from relay.typing.text import shape_text
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SizeCheck:
     """One tensor in a value: the path of projections to it, and the axes of which the type says something."""
 

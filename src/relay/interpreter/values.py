@@ -5,7 +5,7 @@ functions and references are here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from relay.interpreter.scopes import Scopes
 from relay.ir.dim import DimVar
 from relay.ir.expr import Expr, Function
+from relay.ir.record import record
 from relay.ir.types import ConstructorDef
 from relay.ir.value import AdtValue
 from relay.typing.text import shape_text
@@ -21,7 +22,7 @@ from relay.typing.text import shape_text
 Array = npt.NDArray[np.generic]
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Environment:
     """One activation of a function: the values of its variables and of its shared nodes, and the sizes that it knows."""
 
@@ -30,7 +31,7 @@ class Environment:
     scopes: Scopes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Closure:
     """A function value: the function, what it captured, the sizes known where it was made. ``first`` are arguments already given."""
 
@@ -45,21 +46,21 @@ class Closure:
         return f"<function {self.name}>"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class OperatorValue:
     """An operator used as a value."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ConstructorValue:
     """A constructor used as a value."""
 
     definition: ConstructorDef
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Reference:
     """A cell of the store. Two references are equal when they are the same cell."""
 

@@ -9,7 +9,7 @@ nesting never grows with the length of a program. The middle end's form is block
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from relay.ir.dim import AnyDim, SymDim
 from relay.ir.notation import Notation
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.types import Relation, Type, TypeArg, TypeParam
 
@@ -35,7 +36,7 @@ def attrs_key(value: object) -> object:
     return type(value), repr(value) if isinstance(value, float) else value
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(frozen=True, slots=True, eq=False, repr=False)
 class Var(Notation):
     """A local variable: an identity; the name is a hint. ``annotation`` is the type the user wrote, ``ty`` the inferred one."""
 
@@ -45,7 +46,7 @@ class Var(Notation):
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(frozen=True, slots=True, eq=False, repr=False)
 class GlobalVar(Notation):
     """``@name``."""
 
@@ -54,7 +55,7 @@ class GlobalVar(Notation):
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(frozen=True, slots=True, eq=False, repr=False)
 class Constant(Notation):
     """A tensor constant. ``data`` is read-only; sub-byte types are held unpacked as ml_dtypes arrays; ``dtype`` is its name."""
 
@@ -64,7 +65,7 @@ class Constant(Notation):
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(frozen=True, slots=True, eq=False, repr=False)
 class OpRef(Notation):
     """An operator by name (``nn.dense``), looked up in `relay.op`."""
 
@@ -73,7 +74,7 @@ class OpRef(Notation):
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(frozen=True, slots=True, eq=False, repr=False)
 class ConstructorRef(Notation):
     """A constructor by name, used as a function (or, without fields, called with no arguments)."""
 
@@ -82,7 +83,7 @@ class ConstructorRef(Notation):
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(frozen=True, slots=True, eq=False, repr=False)
 class Call(Notation):
     fn: Expr
     args: tuple[Expr, ...]
@@ -92,7 +93,7 @@ class Call(Notation):
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(frozen=True, slots=True, eq=False, repr=False)
 class Function(Notation):
     """``fn[type_params](params) -> ret_type where constraints { body }``, with attributes such as Primitive."""
 
@@ -106,7 +107,7 @@ class Function(Notation):
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Binding:
     """``let var = value;``. A function value may refer to its own variable. Sequencing binds a variable named ``_``."""
 
@@ -114,7 +115,7 @@ class Binding:
     value: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(frozen=True, slots=True, eq=False, repr=False)
 class Block(Notation):
     """A sequence of bindings and a result; each binding is in scope in what follows it."""
 
@@ -124,14 +125,14 @@ class Block(Notation):
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(frozen=True, slots=True, eq=False, repr=False)
 class Tuple(Notation):
     fields: tuple[Expr, ...]
     ty: Type | None = None
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(frozen=True, slots=True, eq=False, repr=False)
 class Proj(Notation):
     """``e.n``."""
 
@@ -141,7 +142,7 @@ class Proj(Notation):
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(frozen=True, slots=True, eq=False, repr=False)
 class If(Notation):
     cond: Expr
     then: Expr
@@ -150,37 +151,37 @@ class If(Notation):
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class PWild:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class PVar:
     var: Var
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class PConstructor:
     name: str
     fields: tuple[Pattern, ...] = ()
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class PTuple:
     fields: tuple[Pattern, ...]
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Clause:
     pattern: Pattern
     body: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(frozen=True, slots=True, eq=False, repr=False)
 class Match(Notation):
     """``match (data) { ... }`` (complete: exhaustive by checking) or ``match? (data)`` (partial: may fail at run time)."""
 
@@ -191,21 +192,21 @@ class Match(Notation):
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(frozen=True, slots=True, eq=False, repr=False)
 class RefNew(Notation):
     value: Expr
     ty: Type | None = None
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(frozen=True, slots=True, eq=False, repr=False)
 class RefRead(Notation):
     ref: Expr
     ty: Type | None = None
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(frozen=True, slots=True, eq=False, repr=False)
 class RefWrite(Notation):
     """``ref := value``; its value is the empty tuple."""
 
@@ -215,7 +216,7 @@ class RefWrite(Notation):
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(frozen=True, slots=True, eq=False, repr=False)
 class Grad(Notation):
     """``grad(fn)`` and, with ``forward``, ``jvp(fn)``: typed here, eliminated by the differentiation pass."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.diagnostics import SyntaxError_
 from relay.ir.hints import CHARACTERS
+from relay.ir.record import record
 from relay.ir.span import Span
 
 VERSION = "0.0.5"
@@ -39,7 +40,7 @@ _METADATA = re.compile(r"^[ \t]*#\[metadata\]", re.MULTILINE)
 _VERSION = re.compile(r'\s*#\[\s*version\s*=\s*"([^"]*)"\s*\]')
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Tokens:
     """The tokens of a source. ``kinds`` ends with ``$END``; a keyword or punctuation is its own kind."""
 

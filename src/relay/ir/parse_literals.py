@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +19,7 @@ from relay.ir.expr import (
 from relay.ir.lexer import Tokens
 from relay.ir.metadata import KEY, ConstantTable
 from relay.ir.parse_types import BaseName, Named, ShapeForm, Text, TypeActions, Undeclared
+from relay.ir.record import record
 from relay.ir.types import scalar
 
 # The type that released printers put behind a constant, ``/* ty=Tensor[(2, 3), float32] span=... */``.
@@ -30,7 +30,7 @@ _INTEGER_TYPE_BEHIND = re.compile(r" /\* ty=(i|u)(?:nt|int)(4|8|16|32|64)(?: [^*
 _FLOAT_SUFFIXES = (("bf16", "bfloat16"), ("f16", "float16"), ("f32", "float32"), ("f64", "float64"), ("f", "float32"))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MetaReference:
     """``meta[...][n]`` as the value of an attribute. Only ``virtual_device`` may have it, which is dropped."""
 

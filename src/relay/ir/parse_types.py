@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from relay.ir.diagnostics import SyntaxError_
@@ -30,6 +29,7 @@ from relay.ir.dim import (
 )  # fmt: skip
 from relay.ir.expr import Attr
 from relay.ir.lexer import Tokens
+from relay.ir.record import record
 from relay.ir.types import (
     BASE_TYPE,
     MOST_NESTED,
@@ -55,33 +55,33 @@ _DEFAULT_WIDTHS = {"int": "int32", "uint": "uint32", "float": "float32"}
 _KINDS = {kind.value: kind for kind in Kind}
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class BaseName:
     """A base type's name: a scalar type where a type is wanted."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Undeclared:
     """A name that means nothing in scope (an error wherever it is used)."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Unknown:
     """``?n``: a size or type that nothing declares, shared by name within a definition."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Hole:
     """``_``: a type that is left to inference."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Group:
     """``(a, b)``: a shape, a tuple type, or parentheses."""
 
@@ -91,21 +91,21 @@ class Group:
     nesting: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ShapeForm:
     """``Shape(n, 4)``: a shape where a type argument could be a tuple type."""
 
     dims: tuple[Dim, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Text:
     """A string (the device of a tensor type)."""
 
     value: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Named:
     """``name=value`` among arguments or parameters."""
 

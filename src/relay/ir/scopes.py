@@ -8,9 +8,10 @@ leads to a use.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.expr import Block, Constant, ConstructorRef, Expr, Function, GlobalVar, If, Match, OpRef, Var
+from relay.ir.record import record
 from relay.ir.regions import Region
 from relay.ir.walk import children
 
@@ -35,7 +36,7 @@ def _compound_nodes(root: Expr) -> list[Expr]:
     return order
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Layout:
     """``inlined``: blocks that are the body of their braces; ``variable_uses``: uses of variables, counted, by identity."""
 

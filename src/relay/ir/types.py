@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from relay.ir.dim import Dim, DimVar, is_any
+from relay.ir.record import record
 
 _serial = itertools.count()
 
@@ -29,7 +30,7 @@ class Kind(Enum):
     DIM = "Dim"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class TypeVar:
     """A type, shape or base-type variable: a parameter (rigid), or an unknown of inference (``flexible``)."""
 
@@ -47,7 +48,7 @@ Shape = tuple[Dim, ...] | TypeVar
 TypeParam = TypeVar | DimVar
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TensorType:
     """A tensor of a shape and a base type. Rank 0 is a scalar. ``device`` is None where placement has not been decided."""
 
@@ -56,12 +57,12 @@ class TensorType:
     device: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TupleType:
     fields: tuple[Type, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class FuncType:
     """``fn[type_params](params) -> ret where constraints``."""
 
@@ -71,12 +72,12 @@ class FuncType:
     constraints: tuple[Relation, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RefType:
     value: Type
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class AdtType:
     """An algebraic data type applied to its arguments: ``List[Tensor[(4,), float32]]``."""
 
@@ -84,7 +85,7 @@ class AdtType:
     args: tuple[TypeArg, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Relation:
     """A type relation used as a constraint: a named relation over types and attributes."""
 
@@ -98,7 +99,7 @@ Type = TensorType | TupleType | FuncType | RefType | AdtType | TypeVar
 TypeArg = Type | tuple[Dim, ...] | Dim | str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ConstructorDef:
     """A constructor: its tag is its position in the definition; ``fields`` mention the definition's type parameters."""
 
@@ -108,7 +109,7 @@ class ConstructorDef:
     tag: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class TypeDef:
     """``type List[A] { Cons(A, List[A]), Nil, }``; ``extern type`` has no constructors and ``extern`` set."""
 

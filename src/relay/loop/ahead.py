@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_sub
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, For, Kernel, LetScalar, Prefetch, Seq, Stmt, Store, Switch
 from relay.loop.pieces import over_vector_loops
@@ -51,7 +52,7 @@ _OPERANDS_AHEAD = 4 << 10
 _NEAR_AHEAD = 384
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Scope:
     """What a statement stands in."""
 
@@ -59,7 +60,7 @@ class _Scope:
     parent: _Scope | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Row:
     """A row that a vector loop reads or writes: its elements begin at ``index`` where the loop's variable is 0, which the
     iteration of ``over`` decides, by way of the variables bound in between (outermost first)."""
@@ -73,7 +74,7 @@ class _Row:
     count: int
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Search:
     """Rows that are looked up, by what they are."""
 

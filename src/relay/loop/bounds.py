@@ -9,7 +9,6 @@ anywhere.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from relay.ir.dim import (
@@ -29,6 +28,7 @@ from relay.ir.dim import (
     dim_vars,
 )
 from relay.ir.inequality import Facts, is_count, replaced
+from relay.ir.record import record
 from relay.ir.types import dtype_bits, is_integer
 from relay.loop.ir import (
     TURN,
@@ -65,7 +65,7 @@ _PATIENCE: Final = 8
 _BRIEF: Final = 60
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Access:
     """A place that could not be proved to be inside: the buffer, what is done there, the index (its number and its text) and the size."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from relay.ir.record import record
 from relay.loop.target import Target
 
 # A multiply-add unit in two pipes, at a middling clock.
@@ -14,7 +13,7 @@ _SHARE = 0.5
 _PART = 2
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Machine:
     """What the reward function knows of a machine, for one thread.
 

@@ -6,15 +6,14 @@ whose bodies follow each other share their place. Everything starts at a multipl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_max, dim_mul, shape_size
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Buffer, Kernel, Stmt
 from relay.loop.walk import parts
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Workspace:
     """``offsets`` in bytes from the start of the shared part or of the worker's slice, by the buffer's scope."""
 

@@ -10,10 +10,11 @@ elements lie behind each other. The result computes what the kernel does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from relay.ir.dim import Dim, DimVar, SymDim, as_dim, dim_add, dim_sub, known_equal
+from relay.ir.record import record
 from relay.loop.ir import Branch, For, Kernel, LetScalar, Seq, Stmt
 from relay.loop.pieces import index_dim, is_pointwise, over_vector_loops
 from relay.loop.target import Target
@@ -31,7 +32,7 @@ def unwrapped(kernel: Kernel, target: Target) -> Kernel:
     return kernel if body is kernel.body else replace(kernel, body=body)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Round:
     """A loop of ``period + over`` iterations, and by the identity of quotients and remainders by the period: what is added to the
     position that is divided, less whole periods, and these."""

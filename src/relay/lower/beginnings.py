@@ -8,12 +8,13 @@ and those that are equal in each of them stay equal: reads that were one are one
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import cast
 
 from relay.ir.dim import Dim, DimVar, as_dim, dim_add
 from relay.ir.expr import Attr, Binding, Block, Call, Function, OpRef
+from relay.ir.record import record
 from relay.ir.types import TensorType
 from relay.loop.target import Target
 from relay.op import registry
@@ -23,7 +24,7 @@ from relay.transform.build import type_of
 _SLICE = "strided_slice"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Shared:
     """A primitive with variables in the place of numbers or of other sizes, and these."""
 
@@ -31,7 +32,7 @@ class Shared:
     values: Mapping[DimVar, Dim]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Place:
     """A number in a primitive: axis number ``axis`` of those that the slice of binding ``binding`` cuts; at most ``most`` is in bounds."""
 

@@ -9,7 +9,7 @@ equal in all of them stay equal, and each call says what the others are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import gcd
 from types import MappingProxyType
@@ -30,6 +30,7 @@ from relay.ir.dim import (
     known_equal,
 )
 from relay.ir.expr import NO_ATTRS, Attr, Attrs, Binding, Block, Call, Expr, Function, OpRef, Proj, Tuple, Var
+from relay.ir.record import record
 from relay.ir.retype import substitute_types
 from relay.ir.types import TensorType, TupleType, Type, TypeArg, TypeVar
 from relay.loop.target import Target
@@ -40,7 +41,7 @@ from relay.transform.build import internal_call, type_of
 from relay.typing.relations import signature
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _General:
     """A primitive with as many sizes as its operators allow, and what those that are its own mean in the primitive itself."""
 
@@ -48,7 +49,7 @@ class _General:
     meant: Mapping[DimVar, Dim]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Member:
     """Primitives of one key, each with its sizes in the order of that, the general form of the first of them, and its sizes in the order of
     its kernel's."""

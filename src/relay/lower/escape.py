@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.expr import Block, Call, ConstructorRef, Expr, Function, If, Match, OpRef, Proj, Tuple, Var
+from relay.ir.record import record
 from relay.ir.trampoline import Step
 from relay.ir.types import TensorType, TupleType, Type
 from relay.ir.walk import children
@@ -15,7 +16,7 @@ from relay.lower.liveness import nested_blocks
 Origin = int | tuple["Origin", ...] | None
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Tensors:
     """The candidate tensors of one block by key: where each is made and last read, and which escape."""
 

@@ -7,9 +7,10 @@ writes where it was: parameter and result exchange their registers, and nothing 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.expr import Block, Call, Expr, Function, GlobalVar, Match, OpRef, Proj, PTuple, PVar, Tuple, Var
+from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType, Type
 from relay.lower.tail_loops import TailLoop
 from relay.transform.blocks import all_bindings, all_blocks, body_of, operands
@@ -20,7 +21,7 @@ Carried = tuple[int, int | None]
 Result = tuple[Var, int]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Exchanges:
     """``results``: what exchanges places with parameters. ``carried``: these parameters, by the id of the block in tail position, each
     with the result that takes its place."""

@@ -10,12 +10,12 @@ keeps one workspace for all of its kernels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from relay.ir.dim import Dim, DimVar, as_var, dim_substitute, dim_vars
 from relay.ir.dim_total import dim_total
 from relay.ir.effects import CHECK_EQUAL
 from relay.ir.expr import Block, Call, Expr, Function, Var
+from relay.ir.record import record
 from relay.ir.trampoline import Step
 from relay.ir.types import TensorType, TupleType, Type
 from relay.lower import escape
@@ -33,7 +33,7 @@ from relay.transform.blocks import DEVICE_COPY
 HOST = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Arena:
     """Storage of a stretch of a block, from one call to the next: its register, its bytes and device, and the byte offset of each tensor
     that lives in it, by key; the bindings before which it is allocated and behind which it is released (None: at the block's end).

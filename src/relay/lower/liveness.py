@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.expr import Block, Call, Expr, Function, If, Match, Var
+from relay.ir.record import record
 from relay.ir.trampoline import Step
 from relay.ir.walk import children, pattern_vars
 from relay.transform.blocks import operands
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Uses:
     """The free variables of every block of a function body, found once bottom-up (a primitive's body is not entered)."""
 

@@ -6,11 +6,11 @@ Each number of a row is an expression by itself, so that a row is in memory only
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 from relay.ir.dim import Dim
+from relay.ir.record import record
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Compare, Const, Load, Scalar, Select, substitute
 
@@ -18,7 +18,7 @@ from relay.te.scalar import Axis, Compare, Const, Load, Scalar, Select, substitu
 _MOST = 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Row:
     """A tensor of a few numbers."""
 

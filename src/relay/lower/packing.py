@@ -9,11 +9,12 @@ one parameter more.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from relay.ir.dim import shape_size
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, dtype_bits
 from relay.loop.target import Target
@@ -143,7 +144,7 @@ def _rows(plan: KernelPlan, operand: Var) -> float:
     return plan.flops / (2 * _elements(operand)) if isinstance(plan.flops, int) else float("inf")
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Packer:
     """Makes the bindings that pack operands, one for each operand, layout and block; of operands ``carried`` through a loop, one where
     the loop begins."""

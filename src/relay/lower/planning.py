@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -15,6 +15,7 @@ from relay.ir.dtypes import dtype_name
 from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
 from relay.ir.mapped import release
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType, Type
 from relay.loop.target import Target
@@ -44,7 +45,7 @@ RunGraph = Callable[[TeGraph, str, Array], Array]
 ScheduleOf = Callable[[Function, PlanKey, frozenset[int]], Schedule]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ModulePlan:
     """The module with packed constants, and the plan of every primitive in it by the id of its function node.
 

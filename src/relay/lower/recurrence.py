@@ -13,13 +13,14 @@ filter, the neurons of a layer that fire by themselves, particles that do not me
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import TypeGuard, cast
 
 from relay import te
 from relay.ir.dim import Dim, DimVar, dim_vars
 from relay.ir.expr import Block, Call, Constant, Expr, Function, GlobalVar, If, OpRef, Proj, Tuple, Var
+from relay.ir.record import record
 from relay.ir.trampoline import run
 from relay.ir.types import TensorType, TupleType, Type
 from relay.lower.liveness import Uses
@@ -63,7 +64,7 @@ _MOST_BRANCHES = 32
 Fields = Var | tuple["Fields", ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Recurrence:
     """A function that is such a loop.
 
@@ -115,7 +116,7 @@ class _Unsuited(Exception):
     """The function is no such loop."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Longer:
     """A vector with a number behind it, or a tensor with a row of them."""
 
@@ -127,7 +128,7 @@ class _Longer:
 _Value = Scalar | Row | Var | Constant | _Longer | tuple["_Value", ...]
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Reader:
     name: str
     function: Function

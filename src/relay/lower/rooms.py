@@ -9,13 +9,13 @@ rows were before (``fresh``), and the state dies with the update. Whether nobody
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from relay.ir.expr import Block, Call, Expr, OpRef, Var
+from relay.ir.record import record
 from relay.lower.escape import Tensors
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Room:
     """Rows of ``state`` (those of ``clause`` on a level); ``ends``: what nothing reads any more after they are the state's."""
 

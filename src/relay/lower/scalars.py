@@ -8,7 +8,6 @@ row-major order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from relay.codegen.elementary import FLOAT_FUNCTIONS
 from relay.executable.bytecode import BY_NAME
 from relay.ir.dim import Dim, dim_mul, shape_size
 from relay.ir.expr import Function
+from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType, Type, dtype_bits, is_float, is_integer
 from relay.lower.sizes import Sizes
 from relay.plan import empty_axes
@@ -55,7 +55,7 @@ _BITS: Final = frozenset(("and", "or", "xor", "shl", "shr", "not"))
 _INTEGERS_ONLY: Final = frozenset(("shl", "shr", "mod", "truncmod", "truncdiv", "floordiv", "div", "pow"))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ScalarCode:
     """What a primitive computes: an expression for each result, which loads elements of ``inputs`` only."""
 

@@ -7,18 +7,19 @@ what it was and what it becomes. Numbers that depend on each other in a circle h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay import te
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Var
+from relay.ir.record import record
 from relay.plan.steps import Steps, row_of
 from relay.te.scalar import Axis, Load, Scalar, cast, compare, extent_of, mentioned, select, substitute, transform
 from relay.te.shared import Shared
 from relay.te.tensor import Scan, Tensor
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class StepNumbers:
     """The numbers of each step as expressions of which step it is, and of what scans have made.
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_bounds, dim_max, dim_mul, dim_sub, shape_size
+from relay.ir.record import record
 from relay.ir.types import TensorType, dtype_bits
 
 ALIGNMENT = 64
@@ -34,7 +35,7 @@ def aligned(size: Dim) -> Dim:
     return dim_mul(ceil_div(size, ALIGNMENT), ALIGNMENT)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Interval:
     """A tensor to place: ``key`` names it, it is written at ``start`` and last read at ``end``; ``reuse`` is the key of a tensor of
     the same size that is last read at ``start`` and whose memory the kernel may overwrite."""
@@ -46,7 +47,7 @@ class Interval:
     reuse: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Placement:
     """Byte offsets by key, and the bytes of the whole arena."""
 
@@ -54,7 +55,7 @@ class Placement:
     total: Dim
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Slot:
     """``sizes``: the slot is as large as the largest of these, none of which is known to be at least another."""
 

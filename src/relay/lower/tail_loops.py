@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Block, Call, Function, GlobalVar, If, Match, Proj, PTuple, Tuple, Var
+from relay.ir.record import record
 from relay.ir.types import TupleType
 from relay.transform.blocks import all_blocks, body_of, nested_blocks, operands
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TailLoop:
     """``invariant``: the parameters, by position, that every iteration passes on unchanged. ``dims``: the sizes that it does.
     ``unpacked``: tuples among the others that are only taken apart, and so need not be made: their fields are carried. ``tails``: the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from relay.ir.dim import Dim
 from relay.ir.expr import Constant
 from relay.ir.mapped import release
+from relay.ir.record import record
 from relay.ir.types import TensorType
 from relay.lower.recurrence import Recurrence
 from relay.lower.scalars import ScalarCode
@@ -20,7 +21,7 @@ from relay.plan.kernel_plan import KernelPlan
 Array = npt.NDArray[np.generic]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Planned:
     """A primitive with its plan: the types of its operands and results in the dims of this occurrence, and what each of the plan's kernel
     dims is here, in their order: kernels are shared by primitives that differ in that. ``upper_bound``: the last output holds the real
@@ -33,7 +34,7 @@ class Planned:
     upper_bound: bool = False
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Unit:
     """Tables under construction. ``planned`` maps the id of a primitive `Function` to its plan, ``scalars`` to its instructions,
     ``recurrences`` the name of a loop that is one kernel to that. ``closures``: the functions that closures are made of, by their

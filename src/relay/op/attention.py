@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from relay import te
 from relay.ir.dim import Dim, dim_max, dim_sub
+from relay.ir.record import record
 from relay.ir.types import is_float
 from relay.op import registry
 from relay.op.registry import operator
@@ -207,7 +207,7 @@ def _of_beside(
     return [none if own is None else own for own, none in zip(made, nothing, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Attended:
     """What attention and its cotangents share: the sizes, the share of each key in each row (*lead, m, n).
 

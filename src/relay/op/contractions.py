@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from relay import te
 from relay.ir.dim import Dim
+from relay.ir.record import record
 from relay.op.registry import operator
 from relay.op.support import require_number, require_same_dtype
 
@@ -14,7 +14,7 @@ from relay.op.support import require_number, require_same_dtype
 Label = str | int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Term:
     """A tensor and the label of each of its axes, all distinct."""
 

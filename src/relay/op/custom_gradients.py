@@ -7,7 +7,6 @@ operator. Every rule here is checked against the derived one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from relay import te
 from relay.ir.dim import Dim, is_any, known_equal
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Attrs, Expr, Proj, Tuple
+from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType, Type
 from relay.op import registry
 from relay.op.build import call, constant
@@ -23,7 +23,7 @@ from relay.op.registry import operator
 from relay.op.support import Axes, accumulation_dtype, axes_of, axis_of, require_float, require_same_dtype
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Applied:
     """A call: its operands and their types, its results and their cotangents, and the operand whose cotangent is wanted."""
 

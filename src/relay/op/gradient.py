@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +26,7 @@ from relay import te
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import Dim, is_any
 from relay.ir.expr import Attrs, Expr, Tuple
+from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType, Type, is_float
 from relay.op import registry
 from relay.op.build import call
@@ -129,7 +130,7 @@ def _depends(op: Operator, operands: tuple[Any, ...], key: AttrsKey, index: int)
     return not _is_zero(made)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Transposed:
     """A cotangent by one that it is made from: ``<base>.vjp<operand>`` by that of result ``result``."""
 

@@ -28,7 +28,6 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -38,6 +37,7 @@ from relay.ir.dim import Dim, SymDim
 from relay.ir.effects import Effect
 from relay.ir.expr import Attr, Attrs, Call, attrs_key
 from relay.ir.lexer import tokenize
+from relay.ir.record import record
 from relay.ir.types import BASE_TYPE, TensorType, Type, countable
 from relay.op.build import call
 from relay.op.elsewhere import ELSEWHERE
@@ -50,7 +50,7 @@ OperatorKind = Literal["expression", "view", "composition", "routine"]
 ShapeMode = Literal["independent", "data", "upper_bound"]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Input:
     """An input: one tensor, or (``variadic``) a tuple of tensors."""
 
@@ -59,7 +59,7 @@ class Input:
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class AttrSpec:
     """An attribute: its annotation (as a Python type) and default; ``required`` has none."""
 
@@ -69,7 +69,7 @@ class AttrSpec:
     required: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Operator:
     """A declared operator. ``define`` is the body; see the module's text for what it returns by kind."""
 
@@ -416,7 +416,7 @@ def routine(
     return declare
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Traced:
     """One operator applied to inputs of known rank: its placeholders (flat, variadic inputs in order) and its outputs."""
 

@@ -7,7 +7,7 @@ here and by the runtime (runtime/src/linearise.cc, which explains them) alike.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from relay.ir.diagnostics import ExecutionError, OperatorError, TypeError_
 from relay.ir.dim import ANY, Dim
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Attrs
+from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType, Type
 from relay.ir.value import AdtValue
 from relay.op.registry import routine
@@ -35,7 +36,7 @@ MANY, ONCE, ASKING, APART = 1, 2, 4, 8
 _WORDS = {FIELD: 4, TURN: 6}
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Site:
     """A call on a part of a node: of function ``target``; with ``cons`` on each item of a list, by the code at ``target``."""
 
@@ -46,7 +47,7 @@ class Site:
     tail: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Payload:
     """A tensor in a node: the register that holds it, its dtype and dims (``-1 - i`` for ``sizes[i]``)."""
 
@@ -55,7 +56,7 @@ class Payload:
     dims: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Record:
     """What a clause has: ``function`` is -1 for the items of a list. (How many bytes of a row the levels pass on says in how many parts
     the runtime answers requests; here they are one.)"""
@@ -65,7 +66,7 @@ class Record:
     payloads: tuple[Payload, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Spec:
     """A description taken apart. ``many``: the value is a list of requests, which function 0 looks at; ``asking``: each node is told its
     request; ``apart``: a bit for each
@@ -125,16 +126,16 @@ def _linearise_relation(args: Sequence[Type], attrs: Attrs) -> Type:
     spec = read_spec(words)  # type: ignore[arg-type]
     index = TensorType((ANY,), "int64")
     fields: list[Type] = [TensorType((), "int64"), TensorType((ANY, ANY), "int64"), index]
-    for record in spec.clauses:
-        fields += [index] * (spec.asking + (record.function < 0))
-        fields += [index] * len(record.sites)
-        for p in record.payloads:
+    for own in spec.clauses:
+        fields += [index] * (spec.asking + (own.function < 0))
+        fields += [index] * len(own.sites)
+        for p in own.payloads:
             dims: tuple[Dim, ...] = tuple(d if d >= 0 else sizes[-1 - d] for d in p.dims)  # type: ignore[misc]
             fields.append(TensorType((ANY, *dims), p.dtype))
     return TupleType(tuple(fields))
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Node:
     clause: int
     parts: list[tuple[int, AdtValue]]  # function and value
@@ -165,9 +166,9 @@ class _Walk:
             if done:
                 below = node.children or []
                 node.level = max((c.level for c in below), default=-1) + 1
-                record = self.spec.clauses[node.clause]
+                own = self.spec.clauses[node.clause]
                 # What is done with a request is done after every level.
-                node.level = max(node.level, 1) if record.sites and not (self.spec.many and record.function == 0) else 0
+                node.level = max(node.level, 1) if own.sites and not (self.spec.many and own.function == 0) else 0
             elif node.children is None:
                 todo.append((node, True))
                 node.children = []
@@ -208,9 +209,9 @@ class _Walk:
                 if at < 0:
                     raise ExecutionError(f"no clause of a match fits {looked!r}")
         clause = words[at + 1]
-        record = self.spec.clauses[clause]
-        node = _Node(clause, [], [np.asarray(registers[p.reg]) for p in record.payloads], [])
-        for site in record.sites:
+        own = self.spec.clauses[clause]
+        node = _Node(clause, [], [np.asarray(registers[p.reg]) for p in own.payloads], [])
+        for site in own.sites:
             part = registers[site.reg]
             assert isinstance(part, AdtValue)
             if site.cons is None:
@@ -252,36 +253,36 @@ def _linearise(value: AdtValue, *, spec: tuple[int, ...], sizes: tuple[int, ...]
     for node in sorted(walk.nodes, key=lambda n: n.level):
         members[node.clause].append(node)
     used = [0] * len(read.entries)
-    for c, record in enumerate(read.clauses):
-        if record.function >= 0:
+    for c, own in enumerate(read.clauses):
+        if own.function >= 0:
             for node in members[c]:
-                node.row = used[record.function]
-                used[record.function] += 1
+                node.row = used[own.function]
+                used[own.function] += 1
             levels = [n.level for n in members[c]]
-            offsets[:, c] = used[record.function] - len(levels) + np.searchsorted(levels, np.arange(depth + 2), "left")
+            offsets[:, c] = used[own.function] - len(levels) + np.searchsorted(levels, np.arange(depth + 2), "left")
     starts: dict[int, Array] = {}
-    for c, record in enumerate(read.clauses):
-        for number, site in enumerate(s for s in record.sites if s.cons is not None):
+    for c, own in enumerate(read.clauses):
+        for number, site in enumerate(s for s in own.sites if s.cons is not None):
             of = read.items(site)
             members[of] = [i for n in members[c] for i in n.lists[number]]
             starts[of] = np.cumsum([0, *(len(n.lists[number]) for n in members[c])])
             offsets[:, of] = starts[of][offsets[:, c] - offsets[0, c]]
     out: list[Array] = [np.int64(depth), offsets, np.array([r.row for r in roots], np.int64)]  # type: ignore[list-item]
-    for c, record in enumerate(read.clauses):
+    for c, own in enumerate(read.clauses):
         rows = members[c]
         if read.asking:
             out.append(np.array([n.request.row for n in rows if n.request is not None], np.int64))
-        if record.function < 0:
+        if own.function < 0:
             owners = [n.owner for n in rows if n.owner is not None]
             out.append(np.array([o.row - offsets[0, o.clause] for o in owners], np.int64))
         number = 0
-        for site in record.sites:
+        for site in own.sites:
             if site.cons is not None:
                 out.append(starts[read.items(site)].astype(np.int64))
                 continue
             out.append(np.array([(n.children or [])[number].row for n in rows], np.int64))
             number += 1
-        for p, payload in enumerate(record.payloads):
+        for p, payload in enumerate(own.payloads):
             dims = tuple(d if d >= 0 else sizes[-1 - d] for d in payload.dims)
             held = np.zeros((len(rows), *dims), numpy_dtype(payload.dtype))
             for n, node in enumerate(rows):

@@ -18,10 +18,11 @@ product for each key, and keys and values are streamed once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf
 
 from relay.ir.dim import Dim, dim_add, dim_sub, known_equal
+from relay.ir.record import record
 from relay.loop.walk import same
 from relay.plan.build import position_read
 from relay.plan.expand import Env, Expander
@@ -55,7 +56,7 @@ LARGEST_HEAD = 512
 _UNSEEN = -1e4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Attention:
     """Recognised attention, in the axes of its result.
 
@@ -119,7 +120,7 @@ def _stage_loads(kept: Kept) -> list[Load]:
     return [n for b in stage_bodies(kept.stage) for n in loads(b)]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Scores:
     """A product of a query and a key over ``depth``, and what a softmax is taken of: ``score``, over ``raw`` that stands for the
     ``product``. ``absorbed``: the stages between, by id."""
@@ -133,7 +134,7 @@ class Scores:
     absorbed: set[int]
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Finder:
     """Looks through the stages from the last product to the first."""
 

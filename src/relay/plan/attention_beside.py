@@ -8,9 +8,10 @@ whose sums are added up afterwards: always as many, so that no result depends on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.dim import Dim, ceil_div, dim_min, dim_mul, shape_size
+from relay.ir.record import record
 from relay.loop.ir import Buffer, For, LetScalar, Seq, Stmt, Store
 from relay.plan.attention_gradient import AttentionGradient, Beside
 from relay.plan.build import Builder, Storage, allocate, bound, row_major, seq, serial
@@ -23,7 +24,7 @@ _TASKS = 16
 _ZERO = Const(0, "int64")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Sums:
     """Statements around and in the loop over the keys of a row, and what is held in registers meanwhile."""
 
@@ -33,7 +34,7 @@ class Sums:
     held: list[Buffer] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class BesideSums:
     """``hides``: whether rows and keys may be left out."""
 

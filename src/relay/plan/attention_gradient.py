@@ -14,10 +14,11 @@ none: dS goes back to a bias that was added to the scores. No matrix of rows and
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
 from relay.ir.dim import Dim, known_equal
+from relay.ir.record import record
 from relay.loop.walk import same
 from relay.plan.attention import (
     LARGEST_HEAD,
@@ -53,7 +54,7 @@ from relay.te.scalar import (
 from relay.te.tensor import Compute, Tensor, stage_bodies
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Rows:
     """A sum over the rows for each key: the stage, and what its axes are in the axes of the gradient (`AttentionGradient.of`)."""
 
@@ -61,7 +62,7 @@ class Rows:
     env: Mapping[Axis, Scalar]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Beside:
     """What else is made of the scores' cotangents: the stage, where it has what belongs to a row and a key (an index for each of its
     axes, in the axes of the gradient), and the ``value`` that is added there, like `AttentionGradient.weight`."""
@@ -71,7 +72,7 @@ class Beside:
     value: Scalar
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class AttentionGradient:
     """Recognised gradients. ``of`` is the attention in the axes of the query's cotangent, with that as its ``kept`` and the axis of
     the result's columns as its ``column``.
@@ -136,7 +137,7 @@ def _sources(kept: Kept) -> set[int]:
     return {id(n.source.stage) for b in stage_bodies(kept.stage) for n in loads(b) if isinstance(n.source, Tensor)}
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _GradientFinder(Finder):
     """Looks from the query's cotangent to the products and the softmax, and from these to the other cotangents."""
 

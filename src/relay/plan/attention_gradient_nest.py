@@ -13,10 +13,11 @@ What goes back to a bias is added to where it belongs as soon as a row's weights
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import isfinite
 
 from relay.ir.dim import ceil_div, dim_add, dim_bounds, dim_mul
+from relay.ir.record import record
 from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, Switch
 from relay.plan.attention_beside import BesideSums
 from relay.plan.attention_gradient import AttentionGradient, Rows
@@ -48,7 +49,7 @@ _ZERO = Const(0, "int64")
 Left = Callable[[Scalar, Scalar], Scalar]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Place:
     """Rows in a buffer: row r begins at ``begin + r * pitch``."""
 
@@ -75,7 +76,7 @@ def attention_gradient_nest(builder: Builder, gradient: AttentionGradient) -> St
     return Branch(compare("le", extent_of(keys), _FEW_KEYS), few.nest(), many.nest())
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@record(slots=True, eq=False, kw_only=True)
 class _Gradient(Lines):
     """Blocks of keys by blocks of rows."""
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, dim_sub, shape_size
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, Transpose
 from relay.plan.attention import Attention
@@ -49,7 +50,7 @@ NOTHING = {"float32": 110.0, "float64": 750.0}
 _SLIGHT = {"float32": 80.0, "float64": 700.0}
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Lines:
     """Attention (``members[0]``) and its epilogue (the other members), a line at a time."""
 

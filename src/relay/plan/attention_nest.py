@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import isfinite
 
 from relay.ir.dim import ceil_div, dim_bounds, dim_min, dim_mul, shape_size
+from relay.ir.record import record
 from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, Switch
 from relay.plan.attention import Attention
 from relay.plan.attention_lines import NOTHING, Lines
@@ -37,7 +37,7 @@ def attention_nest(builder: Builder, attention: Attention, members: Sequence[Mem
     return Branch(compare("le", extent_of(rows), FEW), few.nest(), many.nest())
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Tiles(Lines):
     """A few rows at a time over panels of packed keys."""
 

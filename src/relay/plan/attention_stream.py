@@ -9,9 +9,9 @@ asked for meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from relay.ir.dim import ceil_div, dim_mul, shape_size
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import LINE_BYTES, WORKERS, Alloc, Branch, Buffer, For, LetScalar, Prefetch, Stmt, Store
 from relay.plan.attention_lines import Lines
@@ -44,7 +44,7 @@ _KEYS, _HEADS, _TOGETHER = 256, 16, 4
 _AHEAD = 16 << 10
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class EachHead:
     """A statement for each head of a task, and whether these are all that a key has, one beside the other (None: no)."""
 
@@ -52,7 +52,7 @@ class EachHead:
     all: Scalar | None
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Stream(Lines):
     """At most `FEW` rows of some heads, over blocks of keys."""
 

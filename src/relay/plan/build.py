@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 
 from relay.ir.dim import (
@@ -15,6 +15,7 @@ from relay.ir.dim import (
     dim_mul,
     shape_size,
 )
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Buffer, For, LetScalar, Seq, Stmt, Store
 from relay.loop.target import Target
@@ -44,7 +45,7 @@ from relay.te.tensor import Tensor
 STACK_BYTES = 16 << 10
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Storage:
     """Where a tensor's elements are: ``buffer[offset + sum(index * stride)]``. Rows of a nest have stride 0 in its
     temporaries."""
@@ -65,7 +66,7 @@ class Residence(Enum):
     NONE = "not at all"
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Builder:
     """State of planning one kernel. ``values`` are scalars that stand for tensors inside the innermost loop of a
     nest; ``weights`` says where packed constants are when it begins; ``fewest`` has what some dims are at least (`TeGraph`)."""

@@ -10,9 +10,10 @@ another tensor says are asked for where they are read (`relay.loop.guards`), and
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from relay.ir.dim import Dim, SymDim, dim_bounds
+from relay.ir.record import record
 from relay.loop.bounds import unproved
 from relay.loop.errors import INDEX_OUT_OF_BOUNDS
 from relay.loop.guards import guarded, outside
@@ -40,7 +41,7 @@ from relay.te.tensor import Compute, Placeholder, Stage, Tensor, stage_bodies, s
 from relay.te.ways import Way, ways
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Read:
     """A read in a stage that may be outside where ``conditions`` are what they are said to be, for some values of ``over``. ``is_row``: it
     is one of an operand's rows, at a place that another tensor says. ``zero``: it is not unless some size is zero, and whether one is."""
@@ -95,7 +96,7 @@ class _Unknown(Exception):
     """What is not known before a kernel's loops."""
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Reads:
     operands: Mapping[tuple[int, int], Storage]
     # What stands for tensors in loops that are only looked at.

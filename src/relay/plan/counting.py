@@ -4,9 +4,9 @@ counting sort, Knuth, The Art of Computer Programming, volume 3, 5.2). It is one
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from relay.ir.dim import Dim, dim_add
+from relay.ir.record import record
 from relay.loop.ir import Between, Branch, Buffer, For, Stmt, Store, between
 from relay.plan.build import Builder, bound, seq
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_of
@@ -15,7 +15,7 @@ from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_o
 OfKey = Callable[[Axis, Callable[[Scalar], Stmt]], Stmt]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Counting:
     """``numbers`` of which each has one of so many ``keys``: ``order`` has those of key ``k`` from place ``ends[k]`` up to
     ``ends[k + 1]``, as they follow each other."""

@@ -13,9 +13,8 @@ multiplies all its panels by one block of k after the other (`OuterBlock`): it r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from relay.ir.dim import shape_size
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Buffer
 from relay.plan.product import size_of
@@ -35,7 +34,7 @@ _PART_OF_CACHE, _PART_STAYING = 4, 2
 _PART_OF_SUMS, _FEWEST_ROWS, _PART_OF_LEFT, _OUTER_LENGTH = 3, 128, 4, 384
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class OuterBlock:
     """The block of k that a task multiplies all its panels by before the next one: its ``number`` and its ``length``. ``sums`` are
     where those of a panel wait meanwhile, from ``base`` on. ``behind``: how many elements behind the panel's block begins what is

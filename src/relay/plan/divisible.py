@@ -12,7 +12,7 @@ Quotients of other sizes in indices are taken for exact beside them: what the gu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 
 from relay.ir.dim import (
@@ -31,6 +31,7 @@ from relay.ir.dim import (
     dim_mul,
     known_equal,
 )
+from relay.ir.record import record
 from relay.plan.graph import TeGraph
 from relay.te.autodiff.simplify import simplified
 from relay.te.index import Indices
@@ -57,7 +58,7 @@ from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bod
 _MOST_SIZES, _MOST_TRIED = 4, 12
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Divisible:
     """A graph with sizes written as products, and whether they are that and not zero (a condition on sizes)."""
 
@@ -140,7 +141,7 @@ def _quotients(graph: TeGraph, products: _Products) -> Iterator[tuple[DimVar, Di
                             yield size, dim_mul(atom.b, as_dim(atom))
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Products:
     """Sizes that are taken for products of others, none of which is zero then."""
 

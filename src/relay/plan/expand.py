@@ -9,9 +9,9 @@ one expression, however often it is used. Iterative.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from relay.ir.dim import Dim, dim_sub
+from relay.ir.record import record
 from relay.ir.types import is_float
 from relay.te.index import Indices
 from relay.te.scalar import (
@@ -34,7 +34,7 @@ from relay.te.scalar import (
 from relay.te.tensor import Compute, Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Inline:
     """Answer of a reader: evaluate the producer's own expression at this index."""
 

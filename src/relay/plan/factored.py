@@ -11,10 +11,11 @@ factors is not. Elements come out otherwise rounded, and no less exactly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from itertools import combinations
 
+from relay.ir.record import record
 from relay.plan.graph import TeGraph
 from relay.te.rewrite import result_of, rewritten
 from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, chain, iteration_count, substitute, walk
@@ -27,7 +28,7 @@ _MOST_FACTORS = 5
 _GAIN = 1.5
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Factor:
     """An expression and the index variables that it moves with."""
 
@@ -35,7 +36,7 @@ class _Factor:
     axes: frozenset[Axis]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Step:
     """Two factors (of those left) made one, summed over what only they have."""
 
@@ -55,7 +56,7 @@ def is_cheaper_in_steps(stage: Stage, than: Stage) -> bool:
     return one is not None and other is not None and bool(one.steps) and _GAIN * one.work <= other.work
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Way:
     """How a sum is made: the ``literals`` and the ``factors`` of its products, in ``steps`` or (of none) at once, with so much ``work``."""
 

@@ -13,10 +13,11 @@ from a tile's; neither depends on the number of threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from relay.ir.dim import ceil_div, dim_add, dim_floordiv, dim_mul
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Alloc, Behind, Branch, Buffer, For, Stmt, Store
 from relay.plan.build import allocate, bound, ceiling, seq, serial, temporary
@@ -86,7 +87,7 @@ def _rows(nest: ProductNest, most: int) -> int:
     return min(rows, most) if isinstance(rows, int) else most
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Streamed:
     shared: ProductNest
     most: int = _MOST_STREAMED
@@ -194,7 +195,7 @@ class _Streamed:
         return lambda count: bound(bindings, For(step, count, body))
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Chunk:
     """Chunk ``number`` of columns, ``width`` places for sums. Where all rows of the right operand begin ``behind`` a line, places are
     counted from that line, so that vectors of them and of the operand begin at lines: the first chunk begins with the rest of one."""
@@ -255,7 +256,7 @@ def _elements(held: Buffer) -> int:
     return size
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Dotted:
     shared: ProductNest
     most: int

@@ -9,12 +9,12 @@ its own stage output.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from relay import te
 from relay.ir.diagnostics import DividedByZero, RelayError
 from relay.ir.dim import Dim, dim_mul, dim_sub
 from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Proj, Tuple, Var
+from relay.ir.record import record
 from relay.ir.types import TensorType, Type
 from relay.ir.walk import post_order
 from relay.op import registry
@@ -31,7 +31,7 @@ class PlanError(RelayError):
     """A primitive that cannot be planned: it holds something other than operator calls on tensors of known rank."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class TeGraph:
     """``inputs``: a placeholder per parameter, in order. ``outputs``: the tensors of the result, none of them an
     input. ``foreign``: a definition in it is not this package's, and may read at indices that nothing bounds; dims
@@ -51,7 +51,7 @@ class TeGraph:
         return frozenset(id(self.inputs[n].stage) for n in numbers)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Literal:
     """A constant of one element inside the primitive; to operators it has the shape its constant has (``()``,
     ``(1,)``)."""

@@ -16,7 +16,7 @@ Sources: Karatsuba and Ofman (1962) on multiplication; Winograd (1980) on how ma
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations, product
 from math import prod
 
@@ -33,6 +33,7 @@ from relay.ir.dim import (
     shape_size,
 )
 from relay.ir.dim_total import dim_evaluate_total, dim_typical
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.target import Target
 from relay.plan.graph import TeGraph
@@ -80,7 +81,7 @@ _MOST_ELEMENTS = 1 << 21
 _VECTORS = 4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Fewer:
     """A graph with the sums made so that are faster so: all of them where ``holds``, a condition on sizes, and the same graph with those
     only that ``always`` are."""
@@ -118,7 +119,7 @@ def in_fewer_products(graph: TeGraph, target: Target) -> Fewer:
     return Fewer(made, conjunction(conditions), always)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Class:
     """Of a window the elements ``step * u + remainder``, which are hit by ``taps`` (numbers of the window's): by the b-th of them at
     the place ``u + shift - b``."""
@@ -253,7 +254,7 @@ def _of_large(d: Dim) -> int:
 # -- the stages
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Columns:
     """The columns of the products: those ``along`` memory are a panel of the taps, which has all that is summed over, and the ``across``
     ones count panels. An axis of the result may be ``split``: into (count, panel's part)."""
@@ -305,7 +306,7 @@ def _by_taps(found: WindowSum, columns: _Columns) -> Tensor:
     return stage_over("taps", axes, (substitute(found.taps, columns.inside()),))[0]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Slid:
     """The operand that slides, over ``axes``: those of its rows, its ``places`` (by the windows' axes), and what is summed over."""
 

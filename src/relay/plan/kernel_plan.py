@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from relay import te
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, shape_size
 from relay.ir.expr import Function
+from relay.ir.record import record
 from relay.loop.ir import Branch, Buffer, Kernel, Scope, Shared, Stmt
 from relay.loop.target import Target
 from relay.loop.walk import buffers_read
@@ -57,7 +58,7 @@ from relay.te.spans import as_spread
 from relay.te.tensor import Tensor, stage_bodies
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ProductSize:
     """The rows and columns of a matrix product in a kernel, and what its sums are in."""
 
@@ -66,7 +67,7 @@ class ProductSize:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class KernelPlan:
     """``kernel``'s buffers are the primitive's parameters in order (packed where ``packs`` says so), then its
     outputs.
@@ -113,7 +114,7 @@ def plan_graph(
     return _with_choices(graph, _Wanted(target, key, constants, name, schedule, weights))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Wanted:
     """What is asked of a plan, whichever form of the graph it is of (see `plan_graph`)."""
 

@@ -8,17 +8,17 @@ plan passes its own variables' values in its own order of occurrence.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from relay.ir.dim import AnyDim, DimVar, SymDim, dim_text, dim_vars
 from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Proj, Tuple, Var
+from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType, Type
 from relay.loop.target import Target
 from relay.plan.graph import PlanError
 from relay.typing.text import type_text
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class PlanKey:
     """``text`` identifies the kernel; ``dims`` are this primitive's variables in the order of the kernel's sizes."""
 

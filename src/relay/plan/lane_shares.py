@@ -7,10 +7,10 @@ shared out evenly. A column is computed the same way whatever the block it is in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd
 
 from relay.ir.dim import Dim, ceil_div, dim_mul, shape_size
+from relay.ir.record import record
 from relay.loop.ir import WORKERS, Between, Stmt, between
 from relay.plan.build import Builder, bound, ceiling
 from relay.plan.parallel import PARALLEL_COST, parallel_rows, parallel_tasks
@@ -21,7 +21,7 @@ from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, max
 _MANY, _FEWEST = 64, 64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class SharedLanes:
     """``lanes`` across blocks of the last of the rows, which begin at ``start``; ``loop`` runs over blocks and other rows."""
 

@@ -11,9 +11,9 @@ tokens of a batch, it does so for a block of k after the other (Goto and van de 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_max, dim_mul
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import LINE_BYTES, Buffer, For, Stmt, Store
 from relay.plan.build import temporary
@@ -35,7 +35,7 @@ _TASKS = 4
 _LENGTH = 256
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Cut:
     """A product in tasks: ``parts`` of ``block`` rows by ``groups`` of ``panels`` panels, by blocks of k of this ``length``."""
 
@@ -100,7 +100,7 @@ def _element(nest: ProductNest, row: Scalar) -> Scalar:
     return value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class LeftBlock:
     """``count`` rows (``most`` at most) from ``start`` on, in ``buffer``: those of one k behind each other. ``along``: the number of
     a block of k, and its length, where these are all that it has."""

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_min, dim_mul
+from relay.ir.record import record
 from relay.loop.ahead import where_far
 from relay.loop.ir import Buffer, For, LetScalar, Stmt, Store
 from relay.loop.walk import same
@@ -59,7 +59,7 @@ def row_steps(emitter: Emitter, plans: Sequence[MemberPlan]) -> list[Stmt]:
     return out
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Moments:
     """``total`` is a sum, ``spread`` the sum of squared distances of the same elements from ``centre``, which is known after the
     members ``between`` them."""

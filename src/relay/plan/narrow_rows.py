@@ -9,9 +9,10 @@ A scan that does not run in vectors (`Emitter.runs`: a product of floats, a recu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub, shape_size
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, Stmt, Store, Transpose
 from relay.plan.build import STACK_BYTES, Builder, Storage, serial, temporary, total_cost, vectorized
@@ -36,7 +37,7 @@ _TURNED, _TURNED_BACK = 5.5, 8
 Key = tuple[int, int]
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Rows:
     """An operand's rows of ``width`` elements each, which tensors (``keys``) are read from or written to with these strides inside a row;
     row 0 begins at ``start``."""
@@ -49,7 +50,7 @@ class Rows:
     keys: dict[Key, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class NarrowRows:
     """The operands of a nest to turn, and how many rows at a time."""
 

@@ -10,9 +10,9 @@ product is a nest of its own (with its epilogue, see `matrix`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from relay.ir.dim import Dim, known_equal, shape_size
+from relay.ir.record import record
 from relay.plan.graph import loads
 from relay.plan.stages import Kept
 from relay.te.index import Indices
@@ -20,7 +20,7 @@ from relay.te.scalar import Axis, Scalar
 from relay.te.tensor import Scan, Tensor, stage_bodies
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Member:
     """A stage in a nest: ``rows`` are its own axes that are the nest's rows, in the nest's order."""
 
@@ -33,7 +33,7 @@ class Member:
         return [a for a in self.kept.stage.axes if a not in self.rows and a.extent != 1]
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Nest:
     members: list[Member]
     matrix: bool = False

@@ -4,8 +4,9 @@ that are packed once for many tasks."""
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from relay.ir.record import record
 from relay.plan.build import Builder, row_major
 from relay.plan.graph import TeGraph, loads
 from relay.plan.product import (
@@ -32,7 +33,7 @@ from relay.te.scalar import Axis, Binary, Compare, Const, Unary, children, walk
 from relay.te.tensor import Compute, Tensor, stage_bodies
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Pack:
     """The layout a kernel wants for a constant: input ``input_index`` of the kernel is ``packed``, a tensor
     expression of the raw constant ``source`` (a placeholder), which is operand ``operand`` of the primitive. Where that is wanted in

@@ -11,10 +11,10 @@ share out each stage of each part.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from relay.ir.dim import Dim, dim_add, dim_mul, known_equal, shape_size
 from relay.ir.dim_total import dim_typical
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Between, For, LetScalar, Stmt, between
 from relay.plan.build import Builder, Storage, bound
@@ -33,7 +33,7 @@ _FEWEST = 24
 _ROUNDS = 4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Parts:
     """``stages`` to run for one part after the other: each computes its elements where the axis that they share is in part number
     ``number`` of ``count``. ``before``: all others, which run before. ``stands_for``: which stage each was, by ids."""
@@ -73,7 +73,7 @@ class Parts:
         return bound(there, For(task, many, run, "parallel"))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Shared:
     """Stages that share an axis: which one it is of each, in the order of the stages."""
 

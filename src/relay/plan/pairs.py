@@ -9,8 +9,8 @@ as one (`relay.plan.stages.Contraction`), with panels of one operand and registe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from relay.ir.record import record
 from relay.loop.walk import same
 from relay.plan.expand import is_dear
 from relay.plan.graph import loads
@@ -37,7 +37,7 @@ from relay.te.scalar import (
 _MOST_WORK = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Pairing:
     """``value`` is what is made of an element of the left operand and one of the right, which variables stand for in it."""
 

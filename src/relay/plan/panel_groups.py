@@ -7,8 +7,7 @@ takes time from it: so the sums of several panels wait in the second-level cache
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Buffer
 from relay.plan.depth_blocks import FEW_ROWS, is_awaited
@@ -21,7 +20,7 @@ MOST_TOGETHER, GROUPS_OF_THREAD = 16, 2
 _PART_OF_CACHE = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class PanelGroup:
     """Where the sums of a panel wait (``sums``, from ``base`` on), and whether they are to be finished or made."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
+from relay.ir.record import record
 from relay.loop.ir import Between, Branch, Buffer, For, LetScalar, Stmt, between
 from relay.plan.build import allocate, bound, seq, temporary
 from relay.plan.depth_blocks import OuterBlock
@@ -28,7 +29,7 @@ from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, min
 _ROWS_TO_READ = 2
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class PanelTasks:
     """The panels of all ``runs`` by parts of the rows, of which there are ``fewest``, and ``most`` if that is known. ``copied``: how a left
     operand that is copied is cut; ``deep``: the rows of a task at most, and the length of a block of k, where k is outermost."""

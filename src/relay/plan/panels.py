@@ -8,9 +8,9 @@ if the operand lies like that already.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_mul, dim_sub
+from relay.ir.record import record
 from relay.loop.ir import Branch, Buffer, For, Stmt, Store, Transpose
 from relay.plan.build import serial, unrolled
 from relay.plan.product import size_of, unflatten
@@ -20,7 +20,7 @@ from relay.plan.space import accesses
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, cast, compare, extent_of, minimum, select
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Panel:
     """Panel ``number`` as one task reads it: ``across`` columns from ``first`` on. ``packed`` has all panels if they were packed
     before; ``made`` is where the task packs this one (or a block of k of it), or widens what was packed; from ``at`` on, where several are

@@ -9,12 +9,13 @@ of ``k``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
 from relay.ir.dim import Dim, DimVar, SymDim, dim_add, dim_mul, dim_sub, dim_vars, known_equal, shape_size
 from relay.ir.dim_total import dim_evaluate_total
+from relay.ir.record import record
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.ir import BLOCK_DEPTH
 from relay.loop.target import Target
@@ -69,7 +70,7 @@ _BLOCK_VECTORS = 2
 _LARGE, _WINDOW = 1 << 16, 1 << 4
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Product:
     """A contraction whose left operand can be read in place. Axis groups are normalised: joined where traversed as
     one."""

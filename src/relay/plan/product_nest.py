@@ -8,9 +8,10 @@ members of the nest, element by element, ending in the stores of the outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from relay.ir.dim import Dim, dim_add, dim_mod, dim_mul, dim_sub
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import (
     LINE_BYTES,
@@ -61,7 +62,7 @@ LINE_BITS = 8 * LINE_BYTES
 _ROWS_AHEAD = 24
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class LeftRows:
     """Some rows of the left operand: ``bindings`` come before the loop over k, ``elements`` are inside it."""
 
@@ -72,7 +73,7 @@ class LeftRows:
         return bound(self.bindings, body)
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class ProductNest:
     """A product (``members[0]``) and its epilogue (the other members, whose rows are the product's axes in order)."""
 

@@ -6,8 +6,7 @@ panel, at every step along k. A single tile goes through its panels in order and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, Prefetch, Stmt
 from relay.plan.build import Residence, ceiling, seq
@@ -38,7 +37,7 @@ _ROWS_AHEAD_NEAR = 2
 _ROWS_AHEAD_WAITING, _ROWS_AHEAD_STAYING = 2, 6
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Reading:
     """How panel ``number`` of ``packed`` is read: all of k, or a ``block`` of it (its number and length). ``pairs``: its rows hold pairs of
     neighbours along k. ``fewest``: fewer rows are never multiplied by it."""

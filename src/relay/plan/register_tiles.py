@@ -6,9 +6,9 @@ What is summed is given to ``finish`` in a register buffer: for the epilogue, or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from relay.ir.dim import dim_floordiv
+from relay.ir.record import record
 from relay.loop.ir import TURN, Alloc, Branch, Buffer, For, Stmt, Store
 from relay.plan.build import bound, seq
 from relay.plan.depth_blocks import OuterBlock, is_widened
@@ -28,7 +28,7 @@ from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compa
 _STEPS, _SPARE = 2, 2
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Task:
     """What one task works on: ``count`` (``fewest`` to ``most``) rows from ``start``, and a panel's columns. ``held`` is where its
     tiles wait for the epilogue."""
@@ -45,7 +45,7 @@ class Task:
     outer: OuterBlock | None = None
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class RegisterTiles:
     """The tiles of a run of panels, whose width and height are those of ``shared.p.tile``."""
 

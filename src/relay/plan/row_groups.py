@@ -9,9 +9,10 @@ the numbers that the order has. An element is summed as any other, so how rows a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from relay.ir.dim import ceil_div, dim_add, dim_floordiv, dim_mul
+from relay.ir.record import record
 from relay.loop.ir import Between, Branch, Buffer, For, LetScalar, Stmt, Store, between
 from relay.plan.build import allocate, bound, ceiling, seq
 from relay.plan.counting import Counting
@@ -119,7 +120,7 @@ def _of_few(tasks: PanelTasks, start: Scalar, count: Scalar, more: Stmt) -> Stmt
     return body
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Groups:
     """The rows in the order that ``counting`` has: those of matrix ``which[g]`` are from place ``begins[g]`` up to ``begins[g + 1]``.
     ``which`` has the number of groups at its end."""

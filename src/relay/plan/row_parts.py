@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import gcd
 
 from relay.ir.dim import ceil_div
+from relay.ir.record import record
 from relay.loop.ir import Between, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, between
 from relay.loop.walk import buffers_used
 from relay.plan.build import Builder, Storage, seq, vectorized
@@ -32,7 +33,7 @@ from relay.te.tensor import stage_bodies
 LANE_BLOCK = 256
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class MemberPlan:
     """A member with its loops: ``inner`` and ``reduced`` axes after normalisation."""
 
@@ -42,7 +43,7 @@ class MemberPlan:
     stores: list[Storage] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Reductions:
     """Accumulators, and what is done with them before the loop, in it, in one after it (``finds``) and at the end."""
 
@@ -60,7 +61,7 @@ class Reductions:
         self.ends += other.ends
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Lanes:
     """Vector lanes across an axis: ``variable`` runs over ``count`` (at most ``size``) elements. Where all that the nest reads has been
     brought into memory of its own, in which every lane of a vector may be read, they come by whole vectors of ``vector`` lanes. ``held``:

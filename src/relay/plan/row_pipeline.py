@@ -18,9 +18,10 @@ from turn to turn, elements in as many places as rows are in flight.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_bounds, dim_mul, dim_sub, known_equal, shape_size
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ahead import operands_ahead, results_ahead
 from relay.loop.ir import WORKERS, Branch, Buffer, For, Stmt, Store
@@ -47,7 +48,7 @@ _ROWS_OF_TASK, _TASKS_OF_THREAD = 16, 4
 _WHOLE = 64
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Step:
     """A loop over a row's elements, and the members of one element each that follow it. ``moments``: the loop's members are these."""
 

@@ -8,9 +8,9 @@ have a few tiles of rows at least. No sum depends on how rows are shared out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_mul
+from relay.ir.record import record
 from relay.loop.ir import WORKERS, Between, Stmt, between
 from relay.plan.build import bound, ceiling
 from relay.plan.parallel import LEAST_SHARE, PARALLEL_COST, parallel_tasks
@@ -25,7 +25,7 @@ _MANY_TASKS, _LITTLE_WORK = 64, 4
 _ANY = 1 << 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class RowShares:
     """``rows`` in ``number`` parts of nearly one size: ``parts`` of them or more, of ``fewest`` rows at least where there are so many.
     ``tasks``: how many there are to be. Both numbers are found before the tasks begin."""

@@ -14,12 +14,13 @@ their windows have in common.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
 from relay.ir.dim import ceil_div, dim_floordiv, dim_mul, dim_sub
+from relay.ir.record import record
 from relay.loop.ir import Branch, Buffer, For, Stmt, Store
 from relay.plan.build import allocate, bound, ceiling, seq, serial, vectorized
 from relay.plan.reduction import accumulator, combine, initial
@@ -345,7 +346,7 @@ def _one_reduction(emitter: Emitter, plan: MemberPlan, *kinds: ReduceKind) -> Re
     return value if isinstance(value, Reduce) and value.kind in kinds and not more else None
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Sums:
     """Sums with a register for each of some lanes. Where lanes are ``added_up`` in the end, nothing may be in those past the last."""
 

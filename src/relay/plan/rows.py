@@ -12,9 +12,9 @@ with an accumulator per lane.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_mul, known_equal, shape_size
+from relay.ir.record import record
 from relay.loop.ir import Branch, Buffer, For, Stmt
 from relay.plan.build import Builder, allocate, at_least_one, seq, total_cost
 from relay.plan.expand import Env, cost
@@ -114,7 +114,7 @@ def row_nest(builder: Builder, nest: Nest, long: Short | None = None) -> Stmt:
     return Branch(is_across, wide, _along(emitter, plans, temps, rows, work))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Begun:
     """A nest with its axes normalised and memory for what its members pass on. ``work``: simple operations for one row."""
 

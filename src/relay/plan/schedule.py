@@ -7,10 +7,10 @@ results are the same to the last bit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from relay.ir.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Case:
     """Products of at most ``most`` rows (None: of any number): the rows of a register tile and those of a task, where the model does not
     say."""
@@ -20,7 +20,7 @@ class Case:
     block: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Schedule:
     """``vectors`` beside each other are a row of a register tile, where the model does not say: the width of packed panels, and so one for
     all cases. ``cases`` are in the order of their numbers of rows; the last is for any number."""

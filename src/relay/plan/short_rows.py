@@ -8,11 +8,11 @@ lanes, and need not go through memory, where a row's elements lie together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
 from relay.ir.dim import Dim
+from relay.ir.record import record
 from relay.plan.build import Builder
 from relay.plan.expand import is_dear
 from relay.plan.nests import Member, Nest, read_at, reads_of
@@ -24,7 +24,7 @@ from relay.te.tensor import Scan, stage_bodies
 FEW, _MOST = 8, 64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Short:
     """A nest for lanes across the last of its rows, if the ``sizes`` are few, and those of the ``line`` enough for a vector. Both are no
     conditions where they are known."""

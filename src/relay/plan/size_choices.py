@@ -11,9 +11,10 @@ for the sizes that are usual.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from relay.ir.dim import known_equal
+from relay.ir.record import record
 from relay.plan.graph import TeGraph, tensor_key
 from relay.te.rewrite import rewrite_stage, rewritten
 from relay.te.scalar import (
@@ -35,7 +36,7 @@ from relay.te.tensor import Compute, Placeholder, Stage, Tensor, stage_bodies, s
 from relay.te.zero_sizes import magnitude, where_none_is_zero, where_one_is_zero
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class SizeChoice:
     """A graph where a condition on sizes holds, and where it does not."""
 

@@ -4,9 +4,10 @@ gone through as one."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.dim import Dim, DimVar, SymDim, as_dim, dim_floordiv, dim_mul
+from relay.ir.record import record
 from relay.plan.build import Builder
 from relay.plan.expand import Env
 from relay.te.index import Indices
@@ -28,7 +29,7 @@ from relay.te.scalar import (
 _SIZE = 1 << 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Accesses:
     """The flat positions read and written, and the axes that also occur outside of positions."""
 
@@ -58,7 +59,7 @@ def accesses(indices: Indices, values: Iterable[Scalar], stores: Iterable[Scalar
     return Accesses(tuple(polys), frozenset(fixed))
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Space:
     """Groups of loop axes (each in loop order) and what the original axes are in terms of them."""
 

@@ -9,12 +9,13 @@ change of index. All other stages are inlined into those that read them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from relay import te
 from relay.ir.dim import Dim, SymDim, dim_mod, dim_mul, dim_sub, shape_size
 from relay.ir.dim_total import dim_typical
+from relay.ir.record import record
 from relay.ir.types import is_float, is_integer
 from relay.plan.expand import Expander, Inline, is_expensive
 from relay.plan.graph import TeGraph, loads
@@ -51,7 +52,7 @@ _MOST_LEFT = 8
 _TURNED_READS = 4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Kept:
     """A stage with memory of its own. ``stage`` is it with its producers inlined; reads name other kept stages by
     ``origin``."""
@@ -73,7 +74,7 @@ class Kept:
         return bool(self.reduce_axes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class TermChoice:
     """Where a step of a sum counts: at ``places`` on some axes of the batch, if these are inside, and if ``guard`` holds."""
 
@@ -81,7 +82,7 @@ class TermChoice:
     guard: Scalar
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Contraction:
     """``out[batch, rows, columns] = sum(left[batch, rows, k] * right[batch, k, columns])``; any of the axis groups
     may be many. Along ``outer`` axes only ``left`` moves. In a ``turned`` product the rows lie along the result's

@@ -12,9 +12,10 @@ all steps, or a block of vectors that the first-level cache holds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from relay.ir.dim import dim_mul
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, For, Kernel, Scope, Stmt, Store
 from relay.loop.target import Target
@@ -40,7 +41,7 @@ _VECTORS = 4
 _LONGEST = 2048
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Steps:
     """``states`` are variables for numbers: what is ``first``, before any step, and what follows them in a step of number ``time``.
 
@@ -122,7 +123,7 @@ def plan_steps(steps: Steps, target: Target, key: PlanKey, name: str) -> KernelP
     return KernelPlan(kernel, (), arithmetic(kept, {}), moved, "steps", key)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Made:
     """The loops of such a plan; ``results``: where they are."""
 

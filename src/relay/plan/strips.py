@@ -10,9 +10,10 @@ others a block of rows is turned a strip of columns at a time, and the states of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_mul, dim_sub, known_equal
+from relay.ir.record import record
 from relay.loop.ir import Buffer, For, Stmt, Store, Transpose
 from relay.plan.build import Builder, Storage, allocate, bound, seq, temporary, total_cost, vectorized
 from relay.plan.narrow_rows import Key, accessed, turnable
@@ -26,7 +27,7 @@ from relay.te.tensor import Scan
 _VECTORS, _COLUMNS = 2, 64
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Turned:
     """An operand's rows: how far apart they are, where the first one begins, whether they are written, and the axes of the tensors that
     lie in them along which memory runs."""

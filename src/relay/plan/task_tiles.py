@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from relay.ir.dim import Dim, dim_mul
+from relay.ir.record import record
 from relay.loop.ir import Branch, Buffer, For, Stmt, Store, Transpose
 from relay.plan.block_rows import block_rows, held_size
 from relay.plan.build import allocate, bound, seq, temporary
@@ -22,7 +21,7 @@ from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, min
 _NOTHING = Const(0, "int64")
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class TaskTiles(RegisterTiles):
     """What a task does with the tiles of a run of panels."""
 

@@ -11,9 +11,10 @@ are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_mul
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Between, Branch, Buffer, For, LetScalar, Stmt, Store, between
 from relay.plan.build import allocate, bound, ceiling, seq, temporary
@@ -134,7 +135,7 @@ def _block(nest: ProductNest) -> int:
     return min(rows, -(-rows // (-(-rows // _ROWS) * height)) * height)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Tasks:
     """``nest`` is the product, and ``tiled`` the same with its sums over places in the order of the rows. A task has ``block`` rows of a
     matrix (of the result) by ``together`` panels."""

@@ -10,9 +10,10 @@ polynomial of x with coefficients of its own for each pair is a product for each
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 
+from relay.ir.record import record
 from relay.loop.walk import same
 from relay.plan.graph import TeGraph
 from relay.plan.stages import contraction
@@ -24,7 +25,7 @@ from relay.te.tensor import Compute, Stage, float_sum, stage_over
 _TERMS, _PRODUCTS = 64, 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Term:
     """``product``, times what is the same for all that is summed over (None: nothing)."""
 

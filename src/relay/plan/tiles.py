@@ -9,9 +9,10 @@ time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from relay.ir.dim import Dim, ceil_div
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.target import Target
 
@@ -26,7 +27,7 @@ _GAIN = 0.015
 _COUNTED_ROWS, _WAIT, _WAIT_OF_ANY = 16, 1.0, 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Tile:
     """``rows`` by ``columns`` of the result in registers."""
 
@@ -34,7 +35,7 @@ class Tile:
     columns: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class PanelRun:
     """``count`` neighbouring panels as wide as ``tile``, or as ``apart`` where that is given: the first is panel ``number`` and begins at
     ``column``. ``ragged``: there may be fewer columns in the last one."""

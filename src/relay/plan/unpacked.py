@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_mul
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Alloc, Behind, Branch, Buffer, For, LetScalar, Stmt, Store, Switch
 from relay.plan.build import allocate, bound, ceiling, seq, serial, temporary
@@ -99,7 +100,7 @@ def fewest_unpacked(nest: ProductNest) -> int:
     return _MOST_STREAMED + 1 if streamed else FEWEST
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Unpacked:
     """A product whose right operand's rows are ``down`` elements apart; ``fewer`` makes the loops for less than ``fewest`` rows."""
 
@@ -153,7 +154,7 @@ def _one_tile(nest: ProductNest, rows: int) -> Tile:
     return wide_tile(nest.builder.target, nest.p.form.accumulate, rows, size_of(nest.p.columns))
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Tiles:
     """A product of ``fewest`` to ``most`` rows (``exactly`` so many), in tiles."""
 

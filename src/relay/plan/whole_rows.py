@@ -9,9 +9,10 @@ them: its rows are written from end to end. The panels, which are read again by 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_mul
+from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt
 from relay.plan.build import allocate, bound, seq, temporary
@@ -34,7 +35,7 @@ _PART_OF_PANELS, _PART_OF_RESULTS = 4, 2
 _TASKS, _FEWEST_ROWS = 4, 48
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RowCut:
     """A product in tasks of ``block`` rows by ``panels`` panels, the rows of the left operand copied before or not."""
 

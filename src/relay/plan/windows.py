@@ -9,12 +9,12 @@ sizes are not known, these are asked as polynomials, and the step is one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from relay.ir.dim import Dim, dim_add, dim_sub
+from relay.ir.record import record
 from relay.te.evaluate import evaluate
 from relay.te.index import Indices
 from relay.te.reach import where_any
@@ -41,7 +41,7 @@ from relay.te.tensor import Compute, Stage, Tensor, float_sum, stage_over
 _MOST_PAIRS = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Window:
     """An axis of the result and the taps that hit it: ``axis = step * place + tap - first``, for ``count`` taps and ``places`` places;
     ``at`` is the index of the sliding operand that is the place. ``turned``: taps count backwards."""
@@ -75,7 +75,7 @@ class Window:
         return sum(0 <= h < self.size for h in at)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class WindowSum:
     """A sum of products of an operand that slides over places and one of taps. ``depth`` are the other axes summed over."""
 

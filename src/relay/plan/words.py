@@ -16,11 +16,12 @@ highest bit of each byte, and what that adds to the sums is taken off again:
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import reduce
 
 from relay import te
 from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_mod, known_equal, shape_size
+from relay.ir.record import record
 from relay.ir.types import dtype_bits, is_integer
 from relay.loop.target import Target
 from relay.plan.build import position_read
@@ -61,7 +62,7 @@ _SIGNS: Mapping[tuple[bool, bool], tuple[Parts, bool]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Operand:
     """A side of a product as elements that are narrow. ``element`` is a load where it is no constant's."""
 
@@ -74,7 +75,7 @@ class _Operand:
         return load if isinstance(load, Load) and isinstance(load.source, Tensor) else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Plan:
     """How a product is one of words: along which axis they lie, and which of them are turned round (the number of an operand)."""
 
@@ -125,7 +126,7 @@ def in_words(
     return needed(out, graph), made.inputs
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _InWords:
     stages: list[Kept]
     graph: TeGraph

@@ -4,13 +4,13 @@ convolutions, whatever an einsum of two tensors says."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from relay.ir.record import record
 from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, Select, mentioned, walk
 from relay.te.tensor import Compute, Placeholder, Stage, Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Factor:
     """What one operand is in such a sum: its number among the inputs, the axes that an element of it moves with, and where that is read;
     None where it is read by way of a stage that copies it, a border for one."""
@@ -26,7 +26,7 @@ class Factor:
         return frozenset(n for n, index in enumerate(self.read.indices) if mentioned(index) & over)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Bilinear:
     """``stage`` sums, over the axes ``over``, the product of two factors."""
 

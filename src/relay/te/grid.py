@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from relay.ir.dim import DimVar, dim_evaluate
+from relay.ir.record import record
 from relay.te.numeric import Array
 from relay.te.scalar import Axis, Binary, Const, Scalar, Size, Unary, walk
 
 BLOCK: Final = 1 << 22  # elements of one evaluated grid
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Affine:
     """``const + sum(coefficient * local index)`` over positions of a grid; ``lo`` and ``hi`` are its least and greatest value."""
 

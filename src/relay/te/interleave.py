@@ -7,14 +7,14 @@ where they belong from the start, at a distance of ``s`` elements from one anoth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from relay.ir.dim import ceil_div, dim_sub, known_equal
+from relay.ir.record import record
 from relay.te.scalar import Axis, Binary, Compare, Const, Load, Scalar, Select, conjuncts
 from relay.te.tensor import Compute, Stage, Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Part:
     """``tensor[p]`` is the whole's element at ``step * p + first`` along each axis; ``along`` has for each axis of the tensor the
     whole's (number, step, first)."""

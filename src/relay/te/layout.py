@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 from relay.ir.dim import Dim, dim_floordiv, dim_mod, dim_mul, known_equal
+from relay.ir.record import record
 from relay.te.index import Indices
 from relay.te.scalar import (
     Axis,
@@ -42,7 +43,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _PART = re.compile(r"([A-Z])|(\d+)([a-z])")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Part:
     """A part of a tensor's axis: a block of ``size`` elements, or (None) what the axis' blocks leave of it."""
 
@@ -50,7 +51,7 @@ class Part:
     size: Dim | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Layout:
     """The axes of a tensor as they lie in memory, outermost first. Blocks of one axis stand with the larger steps first. ``letters``:
     what the tensor's axes are called."""

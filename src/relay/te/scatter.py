@@ -9,10 +9,10 @@ form.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 
 from relay.ir.dim import Dim, SymDim, dim_mul, dim_sub
 from relay.ir.dim_total import dim_typical
+from relay.ir.record import record
 from relay.te import numeric
 from relay.te.index import Indices
 from relay.te.scalar import (
@@ -40,7 +40,7 @@ _KINDS = ("sum", "prod", "max", "min")
 _FREE = 2
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Scatter:
     """``places`` says for some axes of the result where an iteration of ``over`` adds its ``value`` (by ``kind``); the other axes,
     ``through``, are the value's own. It adds nothing where a place is out of range, or ``guard`` does not hold: then its place may not
@@ -67,7 +67,7 @@ def as_scatter(stage: Stage, indices: Indices) -> Scatter | None:
     return Scatter(kind, where.places, where.through(stage.axes), found.reduce.axes, value, where.guard)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Conditional:
     """A reduction of a ``value`` that counts where all ``conditions`` hold. What one of them reads, or the value, may be inside only
     where those before it do."""
@@ -105,7 +105,7 @@ def _neutral(body: Reduce) -> bool | int | float:
     return neutral
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Located:
     """Conditions taken apart: ``places`` says where on some axes they can only hold; ``inside`` are those that mention these axes, to be
     asked there, and ``guard`` is the rest."""

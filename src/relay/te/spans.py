@@ -8,8 +8,8 @@ read): then values are added to the places of a part, part after part.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from relay.ir.record import record
 from relay.te.index import Indices
 from relay.te.scalar import (
     MIRRORED,
@@ -30,7 +30,7 @@ from relay.te.scatter import Located, conditional, guard_of, located
 from relay.te.tensor import Stage
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Span:
     """A part of an axis: none of ``first`` lies behind its begin, and none of ``end`` before its end."""
 
@@ -38,7 +38,7 @@ class Span:
     end: tuple[Scalar, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Spread:
     """A reduction by ``kind`` over such parts. ``order``: the axes to go through, one inside of another, reduced ones and those of the
     result that have ``spans``, too. ``through``: the others of the result, at all of whose places it is made, but for those whose

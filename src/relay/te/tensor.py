@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from relay.ir.dim import (
     known_different,
     known_equal,
 )
+from relay.ir.record import record
 from relay.ir.types import is_integer
 from relay.te.inner import stray_axis, without_inner_reductions
 from relay.te.scalar import (
@@ -59,7 +60,7 @@ from relay.te.scalar import (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Placeholder:
     """An input of a definition."""
 
@@ -68,7 +69,7 @@ class Placeholder:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Compute:
     """A stage: for every index of ``axes``, one element of each output. ``bodies`` share the axes; reductions share theirs."""
 
@@ -81,7 +82,7 @@ class Compute:
         return tuple(axis.extent for axis in self.axes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Scan:
     """A recurrence: along axis number ``dim``, ``state = update(state)``; every state is an element of the output.
 
@@ -107,7 +108,7 @@ class Scan:
 Stage = Placeholder | Compute | Scan
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Tensor(Source):
     """Output ``index`` of a stage. ``t[i, j]`` is a load; indices are scalar expressions, ints or dims."""
 
@@ -354,7 +355,7 @@ def const(value: bool | int | float, dtype: str) -> Const:
 # -- what a definition demands of its sizes
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Demand:
     """``left == right`` (or ``left <= right``) must hold; ``why`` names what agrees: ``"the reduced axes of dense"``. Where the two sides
     say nothing by themselves, ``sizes`` are those that they are about, and ``rule`` is what holds for these."""
@@ -367,7 +368,7 @@ class Demand:
     rule: str = "must agree"
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Trace:
     """What tracing one definition collects. ``unknown`` are the dim variables that inference may still solve."""
 

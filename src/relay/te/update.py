@@ -8,9 +8,9 @@ one position says it by itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from relay.ir.dim import Dim, dim_add, dim_mul, shape_size
+from relay.ir.record import record
 from relay.te import numeric
 from relay.te.index import Indices
 from relay.te.scalar import (
@@ -32,7 +32,7 @@ from relay.te.scatter import Located, located
 from relay.te.tensor import Compute, Stage, Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Update:
     """``places`` and ``guard`` say where an iteration of ``over`` puts its ``value``, as in `relay.te.scatter.Scatter`; it does where all
     conditions ``inside`` hold too, which mention the place. Elsewhere the stage is its ``base``. ``counted`` is the stage that numbers the

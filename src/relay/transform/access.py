@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -11,6 +11,7 @@ from relay import te
 from relay.ir.dim import Dim
 from relay.ir.effects import Effect
 from relay.ir.expr import Call, Constant, Expr, OpRef, attrs_key
+from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType, Type
 from relay.op import registry
 from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Reduce, Scalar, Select, Unary, sides, walk
@@ -20,7 +21,7 @@ from relay.transform.blocks import DEVICE_COPY
 FusionKind = Literal["elementwise", "broadcast", "injective", "reduction", "contraction", "opaque"]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Access:
     """How an operator reads its inputs.
 
@@ -66,7 +67,7 @@ class Access:
 OPAQUE = Access("opaque")
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class AccessTable:
     """Access facts of calls, remembered by operator, argument types and attributes."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial, reduce
 from operator import and_, mul
 from typing import ClassVar
@@ -22,6 +22,7 @@ from relay.ir.dim import Dim
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Attr, Binding, Block, Call, Constant, Expr, Function, OpRef, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.transform.attention_operands import Operands, keeps_matrices, unmerged
 from relay.transform.attention_scores import ANOTHER_VIEW, ScoreReader, Scores, Weights
 from relay.transform.base import Pass
@@ -43,7 +44,7 @@ from relay.transform.softmaxes import softmax_over
 from relay.transform.uses import use_counts
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class FuseAttention(Pass):
     """Put `nn.attention` in place of two products with a softmax between them.
 
@@ -83,7 +84,7 @@ _MANY = 1 << 13
 _APART: Expr = Var("apart")
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class AttentionFinder:
     """Looks from the last product back to the first; ``why`` says why there is no attention, where that is known."""
 

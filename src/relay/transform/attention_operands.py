@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from relay.ir.dim import Dim, known_equal, shape_size
 from relay.ir.expr import Attr, Call, Constant, Expr, OpRef, Tuple, Var
+from relay.ir.record import record
 from relay.ir.types import TupleType, dtype_bits
 from relay.op import registry
 from relay.transform.build import op_call, type_of
@@ -24,7 +25,7 @@ _SCALED: tuple[tuple[Pattern, bool], ...] = (
 _NEGATED = is_op("negative")(_X)
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Operands:
     """Makes what the replacement of an attention reads. ``made`` are its bindings, in order."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import cast
 
@@ -13,6 +13,7 @@ import numpy as np
 from relay.ir.dim import Dim
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Attr, Call, Constant, Expr, OpRef, Tuple, Var
+from relay.ir.record import record
 from relay.ir.types import TensorType, is_float
 from relay.op import registry
 from relay.op.support import accumulation_dtype
@@ -42,7 +43,7 @@ _MOST_STEPS = 32
 ANOTHER_VIEW = "a view between the products has other rows and keys"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Scores:
     """What a softmax is taken of: ``scale`` times a product, multiplied with or divided by ``factors``, tensors that have one number for
     each matrix or each row (and whether they divide), with ``masks`` added, where all of ``chosen`` are true, else ``hidden``.
@@ -63,7 +64,7 @@ class Scores:
     operands: tuple[Expr, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Weights:
     """What values are weighed with: ``rest``, the value that is left to look at or its variable, times ``scale`` and the ``factors``
     (of booleans false is 0)."""
@@ -77,7 +78,7 @@ class _Apart(Exception):
     """Says why scores are not those of an attention."""
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class ScoreReader:
     """Looks from a softmax back to the product whose scores it is taken of. ``dtype``: that of the operands of the products."""
 

@@ -15,19 +15,20 @@ import types
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from typing import Any, ClassVar, Literal
 
 from relay.ir.collection import without_collection
 from relay.ir.diagnostics import RelayError
 from relay.ir.module import Module
+from relay.ir.record import record
 
 
 class PassError(RelayError):
     """An unknown pass, or an option that a pass does not have."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Pass(ABC):
     """A transformation of modules. Pure: it makes a new module, sharing what it did not change."""
 
@@ -44,7 +45,7 @@ class Pass(ABC):
     def __call__(self, module: Module) -> Module: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class StepReport:
     """What the observer of a pipeline sees after each pass.
 
@@ -63,7 +64,7 @@ Verifier = Callable[[Module, Collection[str]], None]
 Observer = Callable[[StepReport], None]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Pipeline:
     """Passes in order.
 

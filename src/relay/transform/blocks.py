@@ -10,7 +10,7 @@ called atom; passes do not look inside.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeGuard
 
 from relay.ir.dim import is_any
@@ -37,6 +37,7 @@ from relay.ir.expr import (
     Var,
 )  # fmt: skip
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType, Type
 
@@ -217,7 +218,7 @@ def on_several_devices(function: Function) -> bool:
     )
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Scope:
     """A block under construction. ``open`` says that its variables may still be used in what is being built."""
 
@@ -231,7 +232,7 @@ class Scope:
 Visit = Callable[[Scope, Var, Expr], Expr]
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Forward:
     """The driver of forward passes: visits every binding in evaluation order, outer before inner, and substitutes on
     the way.

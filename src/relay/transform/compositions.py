@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.op import registry
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, body_of, map_functions
@@ -16,7 +17,7 @@ from relay.transform.to_blocks import to_blocks
 from relay.typing import expand
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ExpandCompositions(Pass):
     """Replace calls of composition operators by what they are composed of.
 
@@ -30,7 +31,7 @@ class ExpandCompositions(Pass):
         return map_functions(module, lambda f: Forward(expander.visit).function(f))
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Expander:
     blocks: dict[int, tuple[Function, Function]] = field(default_factory=dict)
 

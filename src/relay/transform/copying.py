@@ -6,7 +6,7 @@ What inlining and specialisation are made of.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import cast
 
 from relay.ir.dim import Dim, DimVar, SymDim, as_dim, as_var, dim_bounds, dim_substitute, dim_vars, is_any
@@ -34,6 +34,7 @@ from relay.ir.expr import (
     Tuple,
     Var,
 )  # fmt: skip
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type, TypeArg, TypeVar
 from relay.transform.blocks import body_of, is_primitive
@@ -122,7 +123,7 @@ def _unknown(arg: TypeArg) -> bool:
     return is_any(cast(Dim, arg)) or isinstance(arg, TypeVar)
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Copier:
     """Copies blocks. ``atoms`` says what variables become (bound ones get fresh copies), ``dims`` what dim variables
     become.

@@ -14,7 +14,7 @@ better spent in the kernels of whatever is next to them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from relay.ir.diagnostics import RelayError
@@ -22,6 +22,7 @@ from relay.ir.dim import shape_size
 from relay.ir.dim_total import dim_typical
 from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Proj, Tuple, Var, attrs_key
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType, Type, mentions_any
 from relay.op import registry
@@ -37,7 +38,7 @@ from relay.transform.cse import atom_key
 _SAVED = 4
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class JoinCotangents(Pass):
     """Make the cotangents of one operator together where they share much of what they compute.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from relay.ir.effects import Effect, duplicable
@@ -20,6 +20,7 @@ from relay.ir.expr import (
     attrs_key,
 )
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, is_atom, is_primitive, map_functions, says_no_less
 from relay.typing.effects import Effects
@@ -28,7 +29,7 @@ from relay.typing.effects import Effects
 _COMPARED_BYTES = 64
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CommonSubexpressions(Pass):
     """Use the earlier variable where the same operation on the same atoms is bound again in its scope.
 
@@ -43,7 +44,7 @@ class CommonSubexpressions(Pass):
         return map_functions(module, lambda f: Forward(_Seen(effects).visit).function(f))
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Seen:
     """The operations bound so far, each with the scope it stands in; one in a closed scope is as good as none."""
 

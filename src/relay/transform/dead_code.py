@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from relay.ir.dim import Dim, DimVar
 from relay.ir.effects import Effect, droppable
 from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.op import registry
 from relay.transform.base import Pass
@@ -35,7 +36,7 @@ _SEEN_BEFORE_FAILING = Effect.WRITES | Effect.HOST | Effect.DIVERGES
 BESIDE = "beside"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class DeadCode(Pass):
     """Remove bindings whose variables are not used and whose effects nobody could tell from nothing.
 
@@ -57,7 +58,7 @@ def without_dead_code(function: Function, effects: Effects) -> Function:
     return function if is_primitive(function) else _Live(effects).function(function)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class DeadFunctions(Pass):
     """Remove the global functions that cannot be reached from ``entries``.
 
@@ -90,7 +91,7 @@ def _asks(value: Expr, effects: Effects) -> frozenset[tuple[Dim, tuple[Dim, ...]
     return None if effects.declared(value) else asked_of(value)
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Live:
     """The backward walk. Variables are identities, so one set of used ones serves all scopes."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from relay.ir.dim import DimVar
 from relay.ir.effects import Effect, droppable
 from relay.ir.expr import Binding, Block, Expr, Function, If, Match, RefNew, RefWrite, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.transform.base import Pass
 from relay.transform.blocks import (
@@ -26,7 +27,7 @@ from relay.transform.failing import effects_of_moving
 from relay.typing.effects import Effects
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class DeadReferences(Pass):
     """Remove bindings that nothing needs, and references that nothing reads with all that is written to them.
 
@@ -51,7 +52,7 @@ def needed_functions(function: Function, effects: Effects) -> set[Var]:
     return {b.var for b in marking.needed if isinstance(b.value, Function) and not is_primitive(b.value)}
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Marking:
     """Marks what is needed, from what must happen on, then sweeps. Linear in the size of the function."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar, cast
 
 from relay.ir.dim import ANY, Dim, DimVar
@@ -32,6 +32,7 @@ from relay.ir.expr import (
     Var,
 )  # fmt: skip
 from relay.ir.module import Module, reachable
+from relay.ir.record import record
 from relay.ir.retype import Substitution, retyped
 from relay.ir.trampoline import Step, run
 from relay.ir.types import (
@@ -66,7 +67,7 @@ from relay.typing.mentions import holds_function
 from relay.typing.substitution import variables
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Defunctionalise(Pass):
     """Make every function value data.
 
@@ -113,7 +114,7 @@ def _used_values(body: Block) -> set[Expr]:
     return out
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Value:
     """A function value: constructor ``name`` of class ``number``, holding values of ``fields`` (of the types before); ``target`` is
     called with these and the arguments."""
@@ -124,7 +125,7 @@ class _Value:
     target: GlobalVar
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Derivative:
     """``@name`` is to apply the derivative ``e`` of ``target``, which takes values of ``fields`` first: a function of type ``ty``, whose
     derivative has the type ``plain``; of types before."""
@@ -137,7 +138,7 @@ class _Derivative:
     e: Grad
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Maker:
     module: Module
     classes: Classes

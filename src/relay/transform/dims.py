@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.dim import DimVar, SymDim, as_var, dim_linear, dim_vars
 from relay.ir.expr import Attr, Call, Expr, Var
+from relay.ir.record import record
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type
 from relay.transform.blocks import all_bindings, body_of, is_primitive
 from relay.typing.substitution import free_variables
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class DimUses:
     """The dim variables of types, remembered by the type objects (which are shared all over a program)."""
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar, TypeGuard
 
 from relay.ir.expr import Binding, Block, Call, Expr, OpRef, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import TupleType
 from relay.op.contractions import Label, equation_labels
 from relay.transform.base import Pass
@@ -34,7 +34,7 @@ _MOST, _GAIN = 7, 1.5
 _Step = int | tuple["_Step", "_Step"]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SplitEinsums(Pass):
     """Replace an `einsum` of several tensors by some of fewer each, cut behind each step that sums.
 

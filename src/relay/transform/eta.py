@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from relay.ir.expr import Binding, Block, Call, ConstructorRef, Expr, Function, OpRef, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import FuncType, Type
 from relay.transform.base import Pass
@@ -21,7 +22,7 @@ from relay.transform.blocks import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class EtaExpand(Pass):
     """Bind ``fn(fields) { C(fields) }`` where a constructor or an operator is used as a value.
 
@@ -42,7 +43,7 @@ def _expand(function: Function) -> Function:
     return function if body is function.body else replace(function, body=body)
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Values:
     """The values made in one block, by name and type."""
 

@@ -7,11 +7,11 @@ fails there. So such a step leaves a loop together with the conditions that it s
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from relay.ir.effects import Effect
 from relay.ir.expr import Binding, Block, Call, Expr, If, Match, OpRef, Proj, Tuple, Var
+from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType, Type
 from relay.op import registry
 from relay.transform.blocks import nested_blocks, operands, with_nested_blocks
@@ -22,7 +22,7 @@ from relay.transform.uses import needed
 from relay.typing.effects import Effects
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Turn:
     """Where a block goes on in one of those inside of it: ``at`` is the place of the choice among its bindings."""
 

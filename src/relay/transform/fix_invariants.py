@@ -7,13 +7,14 @@ same in every call: inside, constants can be packed and folded, and kernels are 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from typing import ClassVar, cast
 
 from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, Proj, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import FuncType, TupleType, TypeArg
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_primitive
@@ -23,7 +24,7 @@ from relay.transform.function_types import unused
 from relay.transform.uses import components, globals_used
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class FixInvariants(Pass):
     """Copy recursive functions, those that call each other together, for the constants and known sizes that every call gives again.
 
@@ -48,7 +49,7 @@ class FixInvariants(Pass):
         return module.with_functions(fixer.functions) if fixer.made else module
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Invariants:
     """The parameters (by position) and the dims that every call of a function by itself passes on unchanged."""
 
@@ -88,7 +89,7 @@ def self_calls(name: str, function: Function) -> list[Call]:
 Known = Constant | tuple["Known", ...] | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Given:
     """What a function is known to be given: by parameter (by position) and by dim."""
 
@@ -109,7 +110,7 @@ class _Given:
         return self.key() == other.key()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Copy:
     """A copy to be made of a function: what it has inside, and its new name."""
 
@@ -121,7 +122,7 @@ class _Copy:
     copier: Copier
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Fixer:
     options: FixInvariants
     functions: dict[str, Function]

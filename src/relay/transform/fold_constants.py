@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from relay.ir.dim import is_symbolic
 from relay.ir.effects import Effect
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, If, OpRef, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType, Type, dtype_bits
 from relay.op import registry
 from relay.transform.base import Pass
@@ -28,7 +29,7 @@ Array = npt.NDArray[np.generic]
 Evaluate = Callable[[Function, Sequence[Array]], Sequence[Array]]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class FoldConstants(Pass):
     """Replace operator calls on constants by their results.
 
@@ -58,7 +59,7 @@ def _driver(folder: _Folder) -> Forward:
     return driver
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Folder:
     options: FoldConstants
     # Results by operation: the same call on the same constants is run once, whatever function it stands in.

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar, cast
 
 from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_vars
 from relay.ir.effects import Effect
 from relay.ir.expr import Binding, Block, Call, Clause, Expr, Function, GlobalVar, Match, PConstructor, PVar, PWild, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import FuncType
 from relay.transform.base import Pass
@@ -41,7 +42,7 @@ from relay.transform.fix_invariants import invariants, self_calls
 from relay.typing.effects import Effects
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class FoldMaps(Pass):
     """Make one function of a recursion over a list and of the map whose result the list is, where nothing else reads that.
 
@@ -58,7 +59,7 @@ class FoldMaps(Pass):
         return module.with_functions(functions | fuser.made) if fuser.made else module
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Walk:
     """A recursive function over the list that is its parameter ``at``: what it does before it looks at it, and its clauses."""
 
@@ -76,7 +77,7 @@ class _Walk:
         return self.full.pattern
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Fuser:
     module: Module
     made: dict[str, Function] = field(default_factory=dict)
@@ -218,7 +219,7 @@ def _without(block: Block, gone: Collection[Var]) -> Step[Block]:
     return replace(block, bindings=tuple(bindings))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Again:
     """The calls by which a recursion over a list goes on, as ones of the function that makes its items too."""
 

@@ -22,12 +22,13 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from relay.ir.effects import CHECK_EQUAL, Effect
 from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType
 from relay.ir.walk import bound_vars
@@ -53,7 +54,7 @@ from relay.transform.uses import use_counts
 from relay.typing.effects import Effects
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class FuseOps(Pass):
     """Group operator calls into primitives.
 
@@ -77,7 +78,7 @@ class FuseOps(Pass):
         return map_functions(module, fuse)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Unit:
     """A group, or a binding that is in none, with its level (see `Fuser._several_outputs`)."""
 

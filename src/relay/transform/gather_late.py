@@ -10,11 +10,12 @@ table as well, and rows that choose the same matrix together (`relay.plan.row_gr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from relay.ir.expr import Binding, Call, Expr, Function, OpRef, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import TensorType
 from relay.op import registry
 from relay.transform.base import Pass
@@ -23,7 +24,7 @@ from relay.transform.build import type_of
 from relay.transform.traced import grouped_operands, product_of
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class GatherLate(Pass):
     """Copy the ``take`` of whole matrices by a line of indices in front of every product that reads it.
 

@@ -7,11 +7,12 @@ element by element), and then they are never copied.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType
 from relay.transform.base import Pass
@@ -19,7 +20,7 @@ from relay.transform.blocks import body_of, is_primitive, map_functions, nested_
 from relay.transform.build import internal_call, type_of
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class GatherSums(Pass):
     """Sums of segments of gathered rows read them through the index.
 

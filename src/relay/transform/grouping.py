@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.dim import Dim
 from relay.ir.expr import Call, Expr, Proj, Var
+from relay.ir.record import record
 from relay.transform.access import Access
 from relay.transform.dominators import NONE, DominatorTree
 from relay.transform.matrix_products import shape_of
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Node:
     """A binding that may stand in a primitive.
 
@@ -33,7 +34,7 @@ class Node:
     escapes: bool = False
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Group:
     """Nodes of one kernel, and what `Grouping.fits` must know of them without looking at each."""
 

@@ -7,7 +7,6 @@ is room after it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from relay.ir.expr import (
@@ -26,6 +25,7 @@ from relay.ir.expr import (
     Var,
 )
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import DTYPE_BITS, TensorType
 from relay.op import registry
 from relay.transform.base import Pass
@@ -41,7 +41,7 @@ from relay.transform.blocks import (
 from relay.transform.build import op_call, type_of
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class GrowState(Pass):
     """Append instead of concatenating along the leading axis, where a tensor from outside the function's own kernels is made
     longer and the longer one leaves the function or the iteration.

@@ -7,7 +7,7 @@ the state: as a matrix product over all steps it reads the weights once, where t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from relay.ir.dim import Dim, DimVar, as_dim, as_var
 from relay.ir.effects import Effect
 from relay.ir.expr import Attr, Binding, Block, Call, Constant, Expr, Function, GlobalVar, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import FuncType, TensorType, TupleType, Type, is_integer
 from relay.op import registry
 from relay.transform.access import AccessTable
@@ -36,7 +37,7 @@ from relay.transform.visited_rows import Callers, CallSites, visits_all
 from relay.typing.effects import Effects
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class HoistOverTime(Pass):
     """Move out of recursive functions what is the same in all iterations, and what depends on a row ``x[t]`` of a tensor that is
     the same in all, where ``t`` counts (up or down by a constant).
@@ -83,7 +84,7 @@ class HoistOverTime(Pass):
         return module.with_functions({n: f for name in module.functions for n, f in made[name].items()})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Row:
     """A value that depends on one row: ``all`` is the same for all rows, in front of the loop. ``index`` (of what kind, see
     ``mode``) says which row, in the loop, ``depth`` turns along its way (None: elsewhere)."""
@@ -99,7 +100,7 @@ class _Row:
         return self.index is other.index and self.rows == other.rows and self.mode == other.mode
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Hoister:
     name: str
     function: Function

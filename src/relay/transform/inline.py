@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import ClassVar
 
 from relay.ir.dim import Dim, DimVar
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.walk import free_vars
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_primitive
@@ -20,7 +21,7 @@ from relay.transform.dims import DimUses
 from relay.transform.uses import ClosureUses, components, globals_used
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Inline(Pass):
     """Replace calls of global functions and of local closures by copies of their bodies.
 
@@ -96,7 +97,7 @@ def inlined(function: Function, bodies: Mapping[str, Function]) -> Function:
     return _Inliner(Inline(), dict(bodies), set(bodies)).function(function) if bodies else function
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Inliner:
     """``once`` names the functions whose only call has not been found yet, ``always`` others that are inlined whatever their size."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import cast
 
@@ -11,6 +10,7 @@ from relay import te
 from relay.ir.diagnostics import OperatorError, TypeError_
 from relay.ir.dim import Dim, dim_add, dim_substitute, shape_size
 from relay.ir.expr import Attr, Attrs, Binding, Call, Expr, OpRef, Var
+from relay.ir.record import record
 from relay.ir.types import TensorType
 from relay.op import registry
 from relay.transform.build import op_call, type_of
@@ -21,7 +21,7 @@ _NOMINAL = 16
 _NOMINAL_OF_WEIGHTS = 128
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Site:
     """A call of an operator on tensors: where it stands and its attributes without those that only repeat a size."""
 
@@ -36,7 +36,7 @@ class Site:
         return self.call.fn.name
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Joint:
     """Calls that become one: the parts in order, the axis they lie along and their sizes there.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from relay.ir.dim import DimVar, as_dim, as_var
 from relay.ir.effects import CLOSURE
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, Match, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import FuncType, TensorType, Type
 from relay.ir.walk import bound_vars, free_vars, pattern_vars
@@ -30,7 +31,7 @@ from relay.transform.function_types import unused
 from relay.transform.uses import use_counts
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class LambdaLift(Pass):
     """Make every function global; where one is used as a value a closure is made of it and of what it captures.
 
@@ -49,7 +50,7 @@ class LambdaLift(Pass):
         return module.with_functions(lifter.functions)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Lifted:
     """A lifted function: its name, the variables it captures where it was bound, and the dims that it takes from
     there."""
@@ -64,7 +65,7 @@ class _Lifted:
         return not self.captured and not self.dims
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Lifter:
     functions: dict[str, Function]
     dims: DimUses = field(default_factory=DimUses)

@@ -12,7 +12,7 @@ transformation).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from types import MappingProxyType
 from typing import ClassVar
@@ -20,6 +20,7 @@ from typing import ClassVar
 from relay import te
 from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, OpRef, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import FuncType, TensorType, TupleType
 from relay.ir.walk import free_vars
@@ -37,7 +38,7 @@ from relay.transform.build import op_call, type_of
 from relay.transform.joints import traced_call
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Costs:
     """About how long a line of terms of a sum takes, and each vector of it (nanoseconds, of float32): where windows overlap along the
     lines, where reads have gaps, the same of products, of which several lines are summed at once (`relay.plan.row_tiles`), where there is
@@ -71,7 +72,7 @@ _BLOCKS = (8, 16, 32)
 Measure = Callable[[Sequence[Module]], Sequence[float]]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Layouts(Pass):
     """Lay tensors out in ``layout`` (see `relay.te.layout`) where that takes less time; with ``always`` wherever it can be. With
     ``measure`` times are measured, and the tensors of a block that gain lie in that layout or with a block of its innermost axis
@@ -151,7 +152,7 @@ def _candidates(layout: Layout) -> Iterator[Layout]:
         yield innermost(layout.parts[-1].axis, size, layout.rank)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Role:
     """A call that can have tensors in the layout: those of ``tied`` operands lie as its result does; a product's are free. Other
     operands that have the axis that is brought innermost (the weights of each channel) are ``beside``: by number, the layout that

@@ -10,7 +10,6 @@ row and a key, and what is asked of it is whether it compares the two.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -20,6 +19,7 @@ from relay import te
 from relay.ir.diagnostics import RelayError
 from relay.ir.dim import Dim, DimVar, SymDim, dim_add, dim_sub, dim_vars
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, OpRef, Var
+from relay.ir.record import record
 from relay.ir.types import Type
 from relay.loop.walk import same
 from relay.op import registry
@@ -64,7 +64,7 @@ _EXACT = {"float32": 1 << 24, "float64": 1 << 53}
 _OTHERWISE = {"le": "gt", "lt": "ge", "ge": "lt", "gt": "le"}
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Window:
     """The keys that a row sees: from ``before`` places before its own one to ``after`` places behind it; None: all there."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, cast
 
 from relay.ir.expr import (
@@ -24,6 +24,7 @@ from relay.ir.expr import (
     Var,
 )
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import AdtType, ConstructorDef, FuncType, TupleType, Type
 from relay.ir.walk import pattern_vars
@@ -42,7 +43,7 @@ from relay.transform.copying import Copier
 from relay.typing.substitution import substitute
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CompileMatch(Pass):
     """Compile matches to decision trees.
 
@@ -84,7 +85,7 @@ def is_flat(match: Match) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Row:
     """What is left to match of a clause: patterns by the variable that they look at, in order, and what has been
     bound."""
@@ -94,17 +95,17 @@ class _Row:
     clause: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Leaf:
     row: _Row
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Fail:
     """No clause fits."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Split:
     """Fields of a tuple, then what looks at them."""
 
@@ -113,7 +114,7 @@ class _Split:
     tree: _Tree
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Switch:
     """One constructor test. ``default`` is None where every constructor has a case."""
 
@@ -125,7 +126,7 @@ class _Switch:
 _Tree = _Leaf | _Fail | _Split | _Switch
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Compiler:
     module: Module
 
@@ -221,7 +222,7 @@ class _Compiler:
                 return Block((Binding(var, flat),), var, e.ty, e.span)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Body:
     """A clause's body: in place where one leaf reaches it, else a call of ``join``, or a copy when it has no
     bindings."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import permutations
 from typing import TypeVar, cast
 
 from relay.ir.dim import ANY, Dim, known_equal
 from relay.ir.expr import Call, Constant, Expr, OpRef, Tuple
+from relay.ir.record import record
 from relay.ir.types import TensorType, is_float
 from relay.op import registry
 from relay.op.contractions import equation_labels
@@ -17,7 +17,7 @@ from relay.transform.pattern import Definition
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class MatrixProduct:
     """A product of matrices: ``left`` (..., m, k) by ``right`` (..., n, k), (..., m, n), each after its axes were put in this order. The
     last ``shared`` of the left operand's leading axes are not the right one's: matrices there share one."""

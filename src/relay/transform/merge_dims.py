@@ -8,12 +8,13 @@ specialisation that the recursive call is the same instance again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, cast
 
 from relay.ir.dim import Dim, DimVar, as_dim, dim_substitute, is_any
 from relay.ir.expr import Call, Expr, Function, GlobalVar, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import FuncType
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope
@@ -21,7 +22,7 @@ from relay.transform.copying import Copier
 from relay.transform.uses import call_sites
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MergeDims(Pass):
     """Merge dim parameters of functions that all calls give equal sizes.
 

@@ -13,7 +13,7 @@ than are read may be known only when the program runs; as many rows as the less 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar, cast
 
 from relay.ir.diagnostics import RelayError
@@ -21,6 +21,7 @@ from relay.ir.dim import Dim, attribute_size, dim_add, dim_bounds, dim_min, dim_
 from relay.ir.dim_total import TYPICAL, dim_typical
 from relay.ir.expr import Attr, Attrs, Binding, Block, Call, Expr, Function, OpRef, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TupleType
 from relay.op import registry
@@ -50,7 +51,7 @@ _NARROWEST = 16
 _MOST_ROWS = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MultiplyOnce(Pass):
     """Take or repeat rows after ``nn.dense`` and ``nn.matmul`` where fewer are multiplied then.
 
@@ -64,7 +65,7 @@ class MultiplyOnce(Pass):
         return module.with_functions((n, _Rewriter(_levels(n, f)).function(f)) for n, f in module.functions.items())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Chosen:
     """Rows that ``call``, bound to ``call_of``, takes or repeats; whether it is ``known`` that these are more then."""
 
@@ -73,7 +74,7 @@ class _Chosen:
     known: bool
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Rewriter:
     """The rewriting of one function."""
 
@@ -174,7 +175,7 @@ class _Rewriter:
         return self.levels.get(atom, 0) if isinstance(atom, Var) else -1
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Made:
     """What stands in the place of one product."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import ClassVar, cast
 
@@ -48,6 +48,7 @@ from relay.ir.expr import (
     Var,
 )
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.trampoline import Step, run
 from relay.ir.types import FuncType, RefType, TensorType, TupleType, Type, mentions_any
@@ -65,7 +66,7 @@ from relay.typing.substitution import map_type
 UNIT = TupleType(())
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class NameDims(Pass):
     """Replace every ``?`` in the types of tensors inside functions by a dim variable, and make run-time checks
     explicit.
@@ -92,7 +93,7 @@ def check(demand: Demand, span: Span | None = None) -> Binding:
     return Binding(Var("_", None, UNIT), internal_call(CHECK_EQUAL, (), UNIT, MappingProxyType(attrs), span))
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Namer:
     """The forward walk over one function. ``env`` maps old variables to those with named types."""
 

@@ -11,7 +11,7 @@ Source: NeoFlow, section 4.3 (parallel fusion).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -20,6 +20,7 @@ import numpy as np
 from relay.ir.dim import Dim, dim_add
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, Proj, Tuple, Var, attrs_key
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType
 from relay.te.parallel import parallel_reads
@@ -60,7 +61,7 @@ _LONGEST_WAY = 8
 _LAUNCH = 2048
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ParallelFusion(Pass):
     """Join products that share an operand, and what follows each of them in the same way.
 

@@ -9,7 +9,7 @@ nothing effectful is dropped or repeated; what has become useless is removed by 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import ClassVar
@@ -46,6 +46,7 @@ from relay.ir.expr import (
     Var,
 )  # fmt: skip
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.retype import substitute_types
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType, is_float
@@ -78,7 +79,7 @@ LOOP = "loop"
 STOPPED = "partial_eval"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class PartialEvaluate(Pass):
     """Evaluate what is known: projections, matches, branches, reads of references, calls of known closures, and of
     global functions that are given something known; operators on known scalars of exact types.
@@ -105,7 +106,7 @@ class PartialEvaluate(Pass):
         return module.with_functions({n: evaluator.function(n, f) for n, f in module.functions.items()})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _End:
     """In the list of bindings to come: where an unfolded call ends, and the recursion by numbers that it began, if it did."""
 
@@ -113,7 +114,7 @@ class _End:
     trial: _Trial | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Trial:
     """A recursion by numbers that is being unrolled: the call, what is known of its arguments, and where evaluation was then (how many
     bindings were written, how many were to come), to go back there where unrolling takes too much."""
@@ -140,7 +141,7 @@ class _Decides(IntEnum):
 _Store = dict[Var, Expr]
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Evaluator:
     options: PartialEvaluate
     module: Module

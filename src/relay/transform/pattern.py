@@ -14,13 +14,14 @@ so matching recurses.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import assert_never
 
 import numpy as np
 
 from relay.ir.expr import Attr, Call, Constant, ConstructorRef, Expr, GlobalVar, OpRef, Proj, Tuple, Var, attrs_key
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import TensorType
 from relay.transform.blocks import Forward, Scope, map_functions
 
@@ -44,19 +45,19 @@ class _Sugar:
         return self.where(lambda e: isinstance(e.ty, TensorType) and e.ty.dtype == dtype)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class WildcardPattern(_Sugar):
     """Anything."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ConstantPattern(_Sugar):
     """A constant; with ``value`` one whose elements all are this number."""
 
     value: float | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class OpPattern(_Sugar):
     """A call of one of these operators. Calling the pattern gives it operands; without any all operands fit."""
 
@@ -72,28 +73,28 @@ class OpPattern(_Sugar):
         return replace(self, attrs={**self.attrs, **attrs})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ConstructorPattern(_Sugar):
     """A value of a known constructor (of any, when ``name`` is None)."""
 
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class CallPattern(_Sugar):
     """A call of a global function (of any, when ``name`` is None)."""
 
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class TuplePattern(_Sugar):
     """A tuple; without ``fields`` of any number."""
 
     fields: tuple[Pattern, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ProjPattern(_Sugar):
     """A projection, of a field when ``index`` is given."""
 
@@ -101,7 +102,7 @@ class ProjPattern(_Sugar):
     index: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class AltPattern(_Sugar):
     """The first pattern, or else the second."""
 
@@ -109,7 +110,7 @@ class AltPattern(_Sugar):
     second: Pattern
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class WherePattern(_Sugar):
     pattern: Pattern
     condition: Callable[[Expr], bool]
@@ -156,7 +157,7 @@ def is_proj(whole: Pattern, index: int | None = None) -> ProjPattern:
     return ProjPattern(whole, index)
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Found:
     """What a match has found: by pattern the atom at its place (the matched operation itself for the root)."""
 
@@ -251,7 +252,7 @@ def is_filled(constant: Constant, value: float) -> bool:
 Replacement = Callable[[Found, Expr, Definition], Expr | None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Rule:
     """Where the pattern fits an operation, ``replacement(found, operation, definition)`` takes its place."""
 

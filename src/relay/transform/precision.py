@@ -13,7 +13,7 @@ taken of one: the matrix of a layer, of an expert, of each token's expert.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ from relay.ir.dim import shape_size
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType
 from relay.op import registry
@@ -41,7 +42,7 @@ Precision = Literal["float32", "bf16", "int8-weights"]
 _WORTH = 1 << 12
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ReducePrecision(Pass):
     """Round the weights of products, and for bf16 the data as well.
 
@@ -71,7 +72,7 @@ class ReducePrecision(Pass):
         return found
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Narrowed:
     """Weights in fewer bits. A weight used twice stays one constant."""
 
@@ -94,7 +95,7 @@ class Narrowed:
         return found[1], found[2]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Step:
     """A call whose result has elements of its first operand at other places: the slice of a stack, a transpose. ``output``: which of
     its results that is, None where it has one. ``read``: where an element of it is read."""
@@ -110,7 +111,7 @@ class _Step:
         return frozenset(n for n, index in enumerate(self.place.indices) if mentioned(index) & own)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Weight:
     """A constant and the steps, first to last, by which a product's operand is taken of it."""
 
@@ -142,7 +143,7 @@ class _Weight:
         return taken
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Reducer:
     """Products of one function. ``kept`` are those that stay float32, and why."""
 

@@ -12,11 +12,12 @@ group again; what came out dearer by the same measure is dropped.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from relay.ir.expr import Binding, Call, Function, OpRef, Var, attrs_key
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.loop.costs import Machine
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
@@ -34,7 +35,7 @@ _Part = tuple[Var, object]
 _LONGEST, _ROUNDS = 16, 3
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Recompute(Pass):
     """Copy elementwise operations into the kernels that read their results, where that is faster.
 
@@ -70,7 +71,7 @@ class Recompute(Pass):
         return map_functions(module, rewrite)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Choice:
     """A value to recompute: the operations that make it, in order, and the readers that get a copy, by group."""
 

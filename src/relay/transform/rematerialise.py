@@ -8,13 +8,14 @@ on kernels, whose sizes and readers are known, and repeats whole chains of them 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import dim_bounds, shape_size
 from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType, Type, dtype_bits
 from relay.loop.costs import Machine
@@ -36,7 +37,7 @@ class MemoryBudgetError(CompileError):
     """A memory budget that cannot be met: the message says what can."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Rematerialise(Pass):
     """Run kernels again where that keeps the tensors of a run of ``entry`` within ``budget`` bytes.
 
@@ -71,7 +72,7 @@ class Rematerialise(Pass):
         return module.with_functions({n: new if n == self.entry else f for n, f in module.functions.items()})
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Lives:
     """The memory that bindings make: its bytes, and from which binding to which it is needed.
 

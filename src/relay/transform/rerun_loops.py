@@ -8,18 +8,19 @@ what is the same in all of these calls alone, it leaves the outer loop too, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.effects import Effect
 from relay.ir.expr import Call, Constant, Expr, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.transform.blocks import all_bindings, body_of, operands
 from relay.transform.fix_invariants import invariants
 from relay.transform.visited_rows import CallSites
 from relay.typing.effects import Effects
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Rerun:
     """A call that may be made many times; ``fixed``: what is the same in its caller each time."""
 
@@ -31,7 +32,7 @@ class Rerun:
         return isinstance(value, Constant) or value in self.fixed
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Reruns:
     """The calls from recursive functions, and from what these call, of each function of a module, whose calls are ``sites`` and whose
     ``components`` come callees first."""

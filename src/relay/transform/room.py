@@ -3,13 +3,13 @@ entered with a tensor that has room for all, so that no step moves what the step
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import count
 from typing import ClassVar, cast
 
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Call, Expr, Function, GlobalVar, If, OpRef, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import DTYPE_BITS, TensorType, TypeArg
 from relay.transform.ad.loop_parts import integer, room
 from relay.transform.ad.loop_trips import trip_count
@@ -22,7 +22,7 @@ from relay.transform.build import op_call, type_of
 _ROOM = "rows.reserve"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RoomForRows(Pass):
     """Enter loops with room for the rows that they make: where a function does nothing but call itself in tail position until a
     counter reaches a bound (`trip_count`), and gives itself a parameter with some rows behind it (`concatenate` along the leading
@@ -44,7 +44,7 @@ class RoomForRows(Pass):
         return module.with_functions({name: entries.function(name, f) for name, f in module.functions.items()})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Growing:
     """A loop, and how many rows a step puts behind each of the parameters (by position) that grow."""
 
@@ -113,7 +113,7 @@ def _is_room(value: Call) -> bool:
     return isinstance(value.fn, OpRef) and value.fn.name == _ROOM
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Entries:
     """Calls of loops from outside."""
 

@@ -5,13 +5,13 @@ Where a kernel reads the slice through its number it is never made. Elsewhere, b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from relay.ir.dim import shape_size
 from relay.ir.dim_total import dim_typical
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, OpRef, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import FuncType, TensorType, TupleType, Type, dtype_bits
 from relay.transform.base import Pass
 from relay.transform.blocks import (
@@ -31,7 +31,7 @@ from relay.transform.primitive import PRIMITIVE
 _FEWEST = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RowViews(Pass):
     """Kernels that do nothing but ``take`` one slice of the first axis are views of it (``rows.row``).
 
@@ -70,7 +70,7 @@ def _viewing(name: str, function: Function) -> Function:
     return Forward(visit).function(function)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Row:
     """One slice of the first axis of ``data``, at a number: an atom, or what the kernel has computed for itself."""
 

@@ -9,13 +9,14 @@ flattened leading axis, and operators that name axes, which move by one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from relay import te
 from relay.ir.diagnostics import ShapeError
 from relay.ir.dim import Dim
 from relay.ir.expr import Attr, Attrs, Binding, Call, Expr, OpRef, Var
+from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType
 from relay.op import registry
 from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, children
@@ -32,7 +33,7 @@ _AXES: Final[Mapping[str, tuple[str, str]]] = (
 _PRODUCTS: Final = ("nn.dense", "nn.matmul")
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Lifting:
     """Makes the calls for all rows; ``bindings`` are what was made, in order. ``rows``: how many there are."""
 

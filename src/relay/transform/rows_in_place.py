@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType
 from relay.transform.base import Pass
@@ -29,7 +30,7 @@ from relay.transform.uses import use_counts
 _DTYPES = ("float32", "float64")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RowsInPlace(Pass):
     """Add rows to tables in place, in functions that are loops.
 

@@ -6,12 +6,13 @@ and gives itself again has the same sizes in every iteration, whatever they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, cast
 
 from relay.ir.dim import ANY, Dim, DimVar, as_dim, is_any
 from relay.ir.expr import Call, Expr, Function, GlobalVar, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import FuncType, TensorType, TupleType, Type, mentions_any
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, body_of, is_primitive
@@ -21,7 +22,7 @@ from relay.transform.fix_invariants import invariants
 from relay.transform.uses import call_sites
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ShareSizes(Pass):
     """Name the ``?`` in the types of parameters that a recursive function hands on to itself as they are.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, cast
 
@@ -30,6 +29,7 @@ from relay.ir.expr import (
     Var,
 )
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import TensorType, is_float, is_integer
 from relay.op import registry
 from relay.transform.base import Pass
@@ -50,7 +50,7 @@ from relay.transform.pattern import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Simplify(Pass):
     """Apply the table of identities (`RULES`), decide branches on constants and matches on known constructors.
 

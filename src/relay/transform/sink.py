@@ -8,12 +8,13 @@ kernel, which writes over the sum.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from relay.ir.effects import Effect
 from relay.ir.expr import Binding, Block, Call, Expr, Function, If, Match, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.transform.base import Pass
 from relay.transform.blocks import (
@@ -35,7 +36,7 @@ from relay.typing.effects import Effects
 _MOST_BRANCHES = 3
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Sink(Pass):
     """Move operations without effects into the branches of the one choice that uses them.
 

@@ -10,7 +10,7 @@ What goes along with an axis is read off an operator's expression (`relay.te.par
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar, cast
 
 from relay import te
@@ -19,6 +19,7 @@ from relay.ir.dim import Dim, known_equal, shape_size
 from relay.ir.dim_total import dim_typical
 from relay.ir.expr import Attr, Attrs, Binding, Block, Call, Expr, Function, OpRef, Proj, Tuple, Var, attrs_key
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType
 from relay.op import registry
@@ -48,7 +49,7 @@ _FEWER = 2
 _MOST_CALLS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SliceEarly(Pass):
     """Slices of products, and of what is made of these place by place, become products of slices.
 
@@ -72,7 +73,7 @@ class SliceEarly(Pass):
         return map_functions(module, rewrite)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Slice:
     """A call that takes a part of one axis of its first operand, or (``drops``) one place of it, whose axis goes."""
 
@@ -155,7 +156,7 @@ def _block(
     return Block(tuple(out), result, block.ty, block.span)
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Pushed:
     """The slices of one block on their way to where they are taken of what is there already."""
 

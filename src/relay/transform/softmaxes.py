@@ -8,12 +8,12 @@ The operator has kernels of its own, a gradient that needs its result alone, and
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from relay.ir.dim import known_equal
 from relay.ir.expr import Call, Constant, Expr, Function, OpRef, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.op import registry
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, body_of, is_primitive, map_functions
@@ -23,7 +23,7 @@ from relay.transform.pattern import Definition, is_filled
 from relay.transform.uses import use_counts
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class FindSoftmax(Pass):
     """Put `nn.softmax` in place of exponentials over their sum, whose largest exponent was subtracted first, and of the
     exponential of `nn.log_softmax`.

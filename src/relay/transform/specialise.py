@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from typing import ClassVar, cast
 
@@ -11,6 +11,7 @@ from relay.ir.dim import Dim, DimVar, SymDim, as_dim, as_var, dim_substitute
 from relay.ir.effects import CLOSURE
 from relay.ir.expr import Binding, Call, Expr, Function, GlobalVar, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import FuncType, Type, TypeArg, TypeParam
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_closure, is_primitive
@@ -20,7 +21,7 @@ from relay.transform.function_types import unused
 from relay.typing.substitution import substitute
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Specialise(Pass):
     """Copy functions for the functions they are given: ``@map(closure(@g, a), xs)`` calls ``@map__g(a, xs)``, and
     ``closure(@f, closure(@g, a))`` is ``closure(@f__g, a)``.
@@ -45,7 +46,7 @@ class Specialise(Pass):
         return module.with_functions(specialiser.functions)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Known:
     """A function value that is known: the global function, what it has captured, and the value's type."""
 
@@ -54,7 +55,7 @@ class _Known:
     ty: FuncType
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Specialiser:
     options: Specialise
     functions: dict[str, Function]

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from relay import te
 from relay.ir.expr import Call, Constant, Expr, OpRef, Var
+from relay.ir.record import record
 from relay.op import registry
 from relay.op.gradient import operand_signature
 from relay.te.autodiff.steep import ANYTHING, Range, Survey, survey
@@ -22,7 +23,7 @@ from relay.transform.build import type_of
 _CALLS, _ELEMENTS = 64, 4096
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Steepness:
     """``values``: what variables are bound to."""
 

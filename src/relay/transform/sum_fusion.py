@@ -9,7 +9,7 @@ inside it. Which axes the operands lie along is read off the operators' expressi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -19,6 +19,7 @@ from relay import te
 from relay.ir.dim import Dim
 from relay.ir.expr import Attrs, Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var, attrs_key
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TupleType
 from relay.op import registry
@@ -32,7 +33,7 @@ from relay.transform.joints import elements, joint_call, operand_shapes, other_a
 from relay.transform.uses import use_counts
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SumFusion(Pass):
     """Join products that are only made to be added up.
 
@@ -56,7 +57,7 @@ class SumFusion(Pass):
 _Reads = tuple[int | None, ...] | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Sum:
     """A tree of additions of one shape: where its last one stands, the other ones, and what is added up, in order."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import ClassVar, TypeGuard
 
@@ -25,6 +25,7 @@ from relay.ir.expr import (
     Var,
 )
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.regions import Region
 from relay.ir.trampoline import Step, run
 from relay.ir.walk import children, post_order
@@ -33,7 +34,7 @@ from relay.transform.base import Pass
 from relay.transform.blocks import is_atom, is_primitive, map_functions, says_no_less
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ToBlocks(Pass):
     """Put every function body into blocks (`relay.transform.blocks`).
 
@@ -80,7 +81,7 @@ def _in_blocks(function: Function, body: Block) -> Function:
     return replace(function, body=body, attrs=MappingProxyType(attrs))
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Places:
     """``of`` maps node ids to the region that a node belongs to, ``inner`` to the regions that a node opens."""
 
@@ -122,7 +123,7 @@ def _place(root: Expr) -> tuple[_Places, Region]:
     return places, top
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Lowering:
     """Emits bindings into the open regions.
 

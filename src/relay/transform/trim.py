@@ -9,13 +9,14 @@ expressions (`relay.transform.access`).
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import ClassVar, cast
 
 from relay.ir.dim import DimVar, dim_vars, is_any, known_equal
 from relay.ir.expr import Attr, Binding, Call, Expr, Function, OpRef, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import TensorType, Type
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
@@ -25,7 +26,7 @@ from relay.transform.dims import whole_axes
 from relay.transform.simplify import reshaped
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class DropIdentities(Pass):
     """Replace calls by the operand that they are, element by element, or by a view of it where axes of one element come or go.
 
@@ -51,7 +52,7 @@ class DropIdentities(Pass):
         return map_functions(module, lambda f: Forward(visit).function(f))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class DropUnread(Pass):
     """Put ``zeros`` of its type in the place of every operand that no element of a call's result depends on.
 

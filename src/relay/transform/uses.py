@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.transform.blocks import all_blocks, body_of, is_primitive, nested_blocks, operands
 
 
@@ -24,7 +25,7 @@ def use_counts(root: Block) -> Counter[Var]:
     return counts
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class ClosureUses:
     """How the closures of functions in blocks are used, each function being gone through once: how often variables are mentioned
     (``counts``), the closures that mention themselves (``recursive``) and those whose one mention is a call of them (``called_once``)."""

@@ -6,12 +6,13 @@ Known of a loop that counts, by one, between two numbers that are sizes where it
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 
 from relay.ir.dim import Dim, DimVar, dim_add, dim_bounds, dim_mul, dim_sub, dim_substitute, is_any
 from relay.ir.expr import Call, Constant, Expr, Function, If, OpRef, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import TensorType
 from relay.transform.blocks import all_bindings, body_of
 from relay.transform.build import type_of
@@ -26,7 +27,7 @@ _BOUNDS: Mapping[str, tuple[int, int]] = {
 }  # fmt: skip
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class CallSites:
     """The calls of a module's functions from outside of them; of a function that is used in another way, or entered, not all are known."""
 
@@ -57,7 +58,7 @@ class CallSites:
         return self._values[name]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Callers:
     """Some calls of a function, with the names of their callers."""
 
@@ -132,7 +133,7 @@ def _step(name: str, function: Function, values: Mapping[Var, Expr], at: int) ->
     return found.pop() if len(found) == 1 else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Sizes:
     """Integers as sizes: what variables are bound to, the sizes that parameters are, the sizes of a function where it is called, and a
     counter."""

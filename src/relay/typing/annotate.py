@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import assert_never, cast
 
 from relay.ir.diagnostics import TypeError_
@@ -35,6 +35,7 @@ from relay.ir.expr import (
     Tuple,
     Var,
 )  # fmt: skip
+from relay.ir.record import record
 from relay.ir.types import FuncType, Kind, TupleType, Type, TypeArg, TypeVar
 from relay.ir.walk import children
 from relay.typing.constraints import Inference
@@ -42,7 +43,7 @@ from relay.typing.gradients import cotangent_type, derivative_type
 from relay.typing.substitution import map_type, param_arg
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Annotator:
     """Builds typed nodes from a finished `Inference`.
 

@@ -7,7 +7,6 @@ does (a name instead of ``?``, a proved equality), so dims must only not be know
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import assert_never, cast
 
 from relay.ir.diagnostics import RelayError, TypeError_
@@ -38,6 +37,7 @@ from relay.ir.expr import (
     Var,
 )  # fmt: skip
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import (
     AdtType,
     FuncType,
@@ -112,7 +112,7 @@ def instance(t: FuncType, args: tuple[TypeArg, ...]) -> FuncType:
     return cast(FuncType, substitute(FuncType(t.params, t.ret), t.type_params, args))
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Checker:
     module: Module
 

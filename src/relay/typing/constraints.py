@@ -15,7 +15,6 @@ relations); the relations are retried as their unknowns are solved; then `annota
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, assert_never, cast
 
 from relay.ir.diagnostics import DividedByZero, ShapeError
@@ -47,6 +46,7 @@ from relay.ir.expr import (
     Var,
     attrs_key,
 )  # fmt: skip
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.trampoline import Step
 from relay.ir.types import (
@@ -77,7 +77,7 @@ _NOT: Final = "! reads a reference; whether something is not so is logical_not(a
 UNIT = TupleType(())
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Inference(InferenceState):
     """One inference: `visit` gives a node its type and queues what cannot be decided yet."""
 

@@ -7,7 +7,7 @@ The effects of a function value are latent: making it is pure, calling it is not
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.diagnostics import RelayError
 from relay.ir.dim import DimVar, SymDim, dim_bounds
@@ -29,6 +29,7 @@ from relay.ir.expr import (
     Var,
 )  # fmt: skip
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import FuncType, Type, TypeArg, TypeVar, mentions_any
 from relay.ir.walk import children, post_order
 from relay.op import registry
@@ -37,7 +38,7 @@ from relay.typing.inference import expand
 from relay.typing.relations import solved_signature
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Effects:
     """Effects of the expressions of a typed module. Answers are kept, so asking for every node of a program is linear.
 

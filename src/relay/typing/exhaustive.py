@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import assert_never
 
 from relay.ir.diagnostics import TypeError_
 from relay.ir.expr import Match, Pattern, PConstructor, PTuple, PVar, PWild
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import AdtType, Type
 
@@ -24,7 +25,7 @@ class UnreachableClause(UserWarning):
     """A clause of a match that no value reaches."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Coverage:
     """``missing``: a pattern that no clause matches, as text, or None; ``unreachable``: clauses never taken."""
 
@@ -62,7 +63,7 @@ def check_match(e: Match, data: Type, module: Module) -> None:
 Row = tuple[tuple[Pattern, ...], int]
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Traversal:
     module: Module
     taken: set[int] = field(default_factory=set)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import assert_never
 
 from relay.ir.diagnostics import TypeError_
 from relay.ir.dim import AnyDim, DimVar, SymDim, dim_bounds
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.types import (
     DTYPE_BITS,
@@ -101,7 +102,7 @@ def _invariant_in(
             pass
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class KindChecker:
     """Checks written types. ``in_scope`` says whether a type parameter is declared here."""
 

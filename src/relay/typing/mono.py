@@ -13,7 +13,7 @@ reach is left.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import assert_never, cast
 
 from relay.ir.collection import without_collection
@@ -42,6 +42,7 @@ from relay.ir.expr import (
     Var,
 )  # fmt: skip
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.trampoline import Step, run
 from relay.ir.types import (
@@ -80,7 +81,7 @@ def monomorphise(module: Module, entries: Sequence[str] | None = None) -> Module
         raise e.with_source(module.sources) from e.__cause__
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Instance:
     """A copy to be made of a function. ``types`` and ``dims`` say what its parameters, and those of the functions
     around it, are; ``params`` are the dim parameters of the copy and ``ty`` its type."""
@@ -96,7 +97,7 @@ class _Instance:
     fresh: bool
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Local:
     """A polymorphic function bound by ``let``: the context in which it stands and the copies asked for so far."""
 

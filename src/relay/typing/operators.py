@@ -6,13 +6,14 @@ A composition is typed by inferring the expression that it stands for, once per 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 
 from relay import te
 from relay.ir.diagnostics import RelayError, TypeError_
 from relay.ir.dim import dim_vars
 from relay.ir.expr import Attr, Attrs, Function, attrs_key
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.types import FuncType, Relation, Type, TypeArg, TypeParam, TypeVar
 from relay.op.registry import Operator
@@ -41,7 +42,7 @@ def relation_attrs(relation: Relation) -> dict[str, Attr]:
     return dict(cast("tuple[tuple[str, Attr], ...]", relation.attrs))
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class OperatorTyping:
     """``assumed``: the constraints (`where`) of the functions around, as operator, types and attributes."""
 

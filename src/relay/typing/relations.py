@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from relay import te
 from relay.ir.diagnostics import DividedByZero, RelayError, ShapeError, TypeError_
 from relay.ir.dim import ANY, AnyDim, Dim, DimVar, SymDim, as_dim, dim_vars
 from relay.ir.expr import Attrs, attrs_key
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType, Type, TypeArg
 from relay.op import registry
@@ -26,7 +26,7 @@ from relay.typing.text import type_text
 ShapeAndType = tuple[tuple[Dim, ...], str]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Signature:
     """What a relation gives: the result, and what the definition demands. ``gradual`` are the variables that stand for
     ``?`` in the demands, with the input (flat number) and axis where each stands."""

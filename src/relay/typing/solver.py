@@ -17,7 +17,7 @@ How a type found may stand where another is expected (`Mode`):
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from math import gcd
 from typing import Final, cast
@@ -41,6 +41,7 @@ from relay.ir.dim import (
     dim_text,
     dim_vars,
 )
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.types import (
     AdtType,
@@ -86,7 +87,7 @@ class Mismatch(Exception):
         return kind(f"{context}: {self.message}" if context else self.message, span, hint or self.hint)
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Solver:
     """The state of one inference. ``variances``: of each parameter of each algebraic type, by its name; ``place``: where in the program
     types are related now, and what for, in case that what is put off fails."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import cast
 
@@ -28,6 +28,7 @@ from relay.ir.expr import (
 )  # fmt: skip
 from relay.ir.module import Module
 from relay.ir.parser import LIBRARIES, library_module
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.types import (
     AdtType,
@@ -60,7 +61,7 @@ def _of_libraries() -> Mapping[str, str]:
 Place = tuple[int, int]
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class InferenceState:
     """The state of one inference, and its result: unresolved types by node id. ``expansions`` says at which places a
     polymorphic function stands as a plain value, with its type there; ``call_args`` the type arguments of calls;

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.diagnostics import TypeError_
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.types import TypeArg, TypeParam
 
@@ -14,7 +15,7 @@ from relay.ir.types import TypeArg, TypeParam
 Waiting = tuple[TypeParam, ...] | None
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Deferred:
     """A relation in the queue. ``attempt(last)`` solves it, or says what it waits for; ``last`` asks for defaults."""
 
@@ -26,7 +27,7 @@ class Deferred:
     queued: bool = False
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Queue:
     """``pending``: relations in the order in which they came, those done included until `finish`."""
 

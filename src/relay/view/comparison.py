@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from relay.executable.program import Executable
 from relay.ir.diagnostics import RelayError
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.view.peers.straight import Straight, straight
 from relay.view.peers.systems import PEERS, leaves
 from relay.view.svg import COLOURS, Axis, Picture, covering
@@ -20,7 +21,7 @@ OURS = "relay"
 EXACT = "relay-float32"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Row:
     """One system: its time, what making it took in seconds (None: not measured), and how far its results are from ours (absolute)."""
 
@@ -30,7 +31,7 @@ class Row:
     difference: float
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Rounding:
     """What reduced precision costs on these inputs: how far results are from float32, at most and on average, beside the largest
     magnitude of a float32 result."""
@@ -49,7 +50,7 @@ class Rounding:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Comparison:
     """The systems that ran, ours first, and why others did not; ``rounding``: of ours, where that is in reduced precision."""
 

@@ -12,7 +12,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from relay.codegen.objects import compile_text
 from relay.codegen.target import host_target
 from relay.ir.diagnostics import FileError
 from relay.ir.files import write_whole
+from relay.ir.record import record
 from relay.loop.costs import Machine
 from relay.loop.ir import Alloc, Buffer, For, Kernel, Prefetch, Seq, Store
 from relay.loop.target import Target
@@ -43,7 +44,7 @@ _ROWS_AHEAD, _GOLDEN = 4, 0.618
 _LEAST_READ = 64 << 20  # bytes that one call reads, so that its own cost does not count
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Limits:
     """A machine's limits with so many threads: ``flops`` of float32 multiply-adds a second (a multiply-add is two), and bytes read a
     second out of each level of ``LEVELS``; ``bytes`` is how many were read, by all threads together, to measure the level. ``call``: the

@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import partial
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from relay._runtime import available_threads
 from relay.executable.program import Executable
 from relay.ir.diagnostics import RelayError
+from relay.ir.record import record
 from relay.lower.work import evaluate
 from relay.view.limits import Limits
 from relay.view.timing import Timing, summary
@@ -35,7 +36,7 @@ _MOST_COST: Final = 0.015
 _FEWEST_RECORDED: Final = 1 / 256
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Row:
     """A kernel, over all recorded runs: ``seconds`` of wall-clock time in its calls, and the arithmetic and bytes these calls were at
     the least. ``parallel``: seconds of all threads in its parallel pieces. ``floor``: the least seconds that the machine's limits
@@ -51,7 +52,7 @@ class Row:
     floor: float
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Profile:
     """``rows`` by falling time. ``seconds`` is the time of all ``runs``, ``outside`` the part of it in no kernel; ``plain`` times runs
     that were not recorded, between the others, and ``recorded`` those that were: the difference is what recording costs each."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from html import escape
+
+from relay.ir.record import record
 
 COLOURS = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#bf3989", "#57606a", "#0a7ea4")
 _LEFT, _TOP, _BOTTOM = 70, 34, 46
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Axis:
     """A scale from ``low`` to ``high`` with a title; a logarithmic one needs positive bounds."""
 
@@ -49,7 +51,7 @@ def covering(title: str, values: Sequence[float], logarithmic: bool = False) -> 
     return Axis(title, 0.0, max(usable) * 1.08)
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Picture:
     """A plot under construction; ``text`` gives the SVG."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from relay.ir.record import record
 
 # Before a turn the threads of the system before, which go on waiting busily for a while, are left to park themselves.
 PAUSE = 0.02
@@ -13,7 +14,7 @@ PAUSE = 0.02
 TURN = 2e-3
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Timing:
     """Seconds of one call: the median of the turns, and the confidence interval (95 %) of the median."""
 

@@ -11,9 +11,9 @@ of those that hit it. The contributions are a tensor of their own, so this is fo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 
+from relay.ir.record import record
 from relay.te.autodiff.arithmetic import choose
 from relay.te.autodiff.stages import source_of, stage
 from relay.te.index import Indices
@@ -28,7 +28,7 @@ _MOST_FACTORS = 4
 _LONG = 1 << 40
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Contributions:
     """What stands in the place of an adjoint: the contribution of each index of ``axes`` and ``over``."""
 

@@ -7,15 +7,15 @@ abs(a)            a where a >= 0, and -a where a = -1 - s with a new s >= 0
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeGuard
 
 from relay.ir.dim import dim_max, dim_mul, dim_sub
+from relay.ir.record import record
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Binary, Const, Load, Scalar, Unary, binary, children, compare, transform, unary, walk
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Piece:
     """A part of the iterations, in which the read has no minimum or maximum: ``variables`` has those to tell it, ``also`` the
     equations and ``where`` the conditions for being in it."""

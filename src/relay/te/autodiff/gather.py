@@ -9,11 +9,11 @@ made as two axes, of which the remainder goes with one operand and the quotient 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_mul, dim_sub, known_equal
+from relay.ir.record import record
 from relay.te.autodiff.arithmetic import add, both, choose, factors, is_const, zero
 from relay.te.autodiff.borders import load_of, with_borders
 from relay.te.autodiff.contributions import contributions
@@ -64,7 +64,7 @@ def summed_at(
     return added(gathered(target[tuple(place)], value, axes, over), shape, value.dtype, name)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Read:
     """A read and its adjoint at every index of ``axes`` and ``over``."""
 
@@ -296,7 +296,7 @@ def _reads(value: Scalar) -> list[Load] | None:
     return loads if len(loads) == len(found) >= 2 else None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Residue:
     """An axis z of which ``(z + offset) // by`` is read; of a size there is no offset."""
 

@@ -10,9 +10,9 @@ Written so, it says where each product belongs, as the transpose of a convolutio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_floordiv, dim_mul, dim_sub
+from relay.ir.record import record
 from relay.te.autodiff.arithmetic import is_const
 from relay.te.autodiff.gather import summed_at
 from relay.te.autodiff.simplify import simplified
@@ -22,7 +22,7 @@ from relay.te.scalar import Axis, Binary, Compare, Const, Scalar, binary, conjun
 from relay.te.tensor import Stage, Tensor, float_sum
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Multiple:
     """``divided`` is a multiple of ``by``; of the result's axes, ``axis`` is the one that this is said of."""
 

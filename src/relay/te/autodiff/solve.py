@@ -17,7 +17,6 @@ divide are taken not to be zero (`relay.te.autodiff.zeros`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import permutations
 from math import gcd, prod
 
@@ -32,6 +31,7 @@ from relay.ir.dim import (
     dim_sub,
     known_equal,
 )
+from relay.ir.record import record
 from relay.te.autodiff.arithmetic import both
 from relay.te.autodiff.cuts import Piece, cut
 from relay.te.index import Indices, content
@@ -55,7 +55,7 @@ _SHORT = 4
 _MOST_ORDERED = 5
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Inverse:
     """The iterations that hit an element: ``values`` of the stage's variables, in terms of the element's index and of the
     variables ``free``, each over its extent; only those count for which ``guard`` holds: that each of ``spans``, an index and a

@@ -4,9 +4,9 @@ the states that a recurrence went through."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from relay.ir.dim import Dim, dim_mul, shape_size
+from relay.ir.record import record
 from relay.te import numeric
 from relay.te.autodiff.arithmetic import choose, zero
 from relay.te.scalar import Axis, Const, Load, Named, Reduce, Scalar, Select, Size, binary, compare, substitute
@@ -29,7 +29,7 @@ def stage(name: str, axes: Sequence[Axis], body: Scalar) -> Tensor:
     return stage_over(name, axes, (body,), Shared().of)[0]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Hits:
     """Which elements of a maximum or minimum are the extreme one. ``element`` is the body without the choices around it that leave
     elements out; ``count`` (a tensor like the result) is how many are extreme: what is drawn is shared among them equally."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 from relay.ir.dim import dim_bounds
+from relay.ir.record import record
 from relay.ir.types import is_float
 from relay.te.scalar import (
     Axis,
@@ -43,7 +43,7 @@ _GENTLE: frozenset[UnaryOp] = frozenset(
 _FAR, _EXPONENT = 1e-12, 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Range:
     """Bounds of numbers, infinite where there is none."""
 
@@ -66,7 +66,7 @@ class Range:
 ANYTHING = Range()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Survey:
     """Of a definition: whether a step of it is steep, and where the elements of its outputs lie."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from relay.ir.dim import Dim
+from relay.ir.record import record
 from relay.te.autodiff.arithmetic import add, converted, zero
 from relay.te.autodiff.stages import axes_of, stage
 from relay.te.interleave import Part, as_interleave, interleaved
@@ -13,7 +13,7 @@ from relay.te.scalar import Axis, Const, Reduce, Scalar, substitute, walk
 from relay.te.tensor import Compute, Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Term:
     """One addend of a cotangent: an expression over the axes of the tensor; possibly a reduction."""
 

@@ -9,10 +9,11 @@ function takes it as it is: a tree of inputs is not copied into one of pairs, an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.dim import DimVar
 from relay.ir.expr import Call, Constant, ConstructorRef, Expr, Function, GlobalVar, Match, OpRef, Proj, Tuple, Var
+from relay.ir.record import record
 from relay.ir.types import AdtType, TensorType, TupleType, Type
 from relay.ir.walk import pattern_vars
 from relay.transform.ad.duals import Lifting
@@ -24,7 +25,7 @@ from relay.typing.mentions import holds_function, holds_reference, mentioned
 Numbers = frozenset[int]
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Activity:
     """Which parameters of global functions are constant in all calls that a call leads to."""
 

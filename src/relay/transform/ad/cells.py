@@ -13,7 +13,7 @@ that were given to the function, or come out of it, are settled at the end: thei
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar, cast
 
 from relay.ir.diagnostics import CompileError
@@ -32,6 +32,7 @@ from relay.ir.expr import (
     RefWrite,
     Var,
 )
+from relay.ir.record import record
 from relay.ir.retype import Substitution, retyped
 from relay.ir.span import Span
 from relay.ir.types import (
@@ -55,7 +56,7 @@ from relay.typing.substitution import map_dims, substitute
 NAME = "ad.Cell"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Cell:
     """The cells of one type of content, up to its dims: ``content`` of the definition's parameters (of the types after), the global
     functions of code outside, and those of lifted code."""
@@ -220,7 +221,7 @@ def _access(cell: Cell, what: str, target: GlobalVar, lift: Conversion | None, d
     return to_blocks(Function(params, body, ty.ret, ty.type_params, ty=ty))
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Settle(Conversion):
     """Make the contents of the cells in a value constants."""
 
@@ -243,7 +244,7 @@ class Settle(Conversion):
     def convert(self, code: Code, x: Expr, t: Type, span: Span | None = None) -> Expr:
         cell = self.cells.get(t.name) if isinstance(t, AdtType) else None
         if cell is None or not isinstance(t, AdtType):
-            return super(Settle, self).convert(code, x, t, span)
+            return super().convert(code, x, t, span)
         content = cast(Type, substitute(cell.content, cell.definition.params, t.args))
         if any(isinstance(p, AdtType) and p.name == t.name for p in mentioned(content, self._opaque(t.name))):
             raise CompileError(

@@ -6,19 +6,19 @@ function, whose derivative chooses as it does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from relay.ir.effects import CLOSURE, Effect
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, If, Match, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import FuncType
 from relay.op import registry
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, all_bindings, map_functions, nested_blocks
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ChooseInside(Pass):
     """Put the choice of a function into the function, where nothing is read, written or called to make the choice.
 

@@ -13,7 +13,7 @@ axis that it looks up has elements, because a counter from zero on is below its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from relay import te
@@ -35,6 +35,7 @@ from relay.ir.expr import (
     attrs_key,
 )
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType, Type, TypeArg, is_float
 from relay.op import registry
@@ -62,7 +63,7 @@ _MOST_STEPS = 16
 _GREATEST_STEP = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ChosenNumbers(Pass):
     """Compute both sides of choices between numbers in functions that call themselves.
 
@@ -93,7 +94,7 @@ def _bindings(function: Function) -> Iterator[Binding]:
             yield from block.bindings
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Facts:
     """Of a function, in whatever call: the parameters (by position) that are not negative, and the sizes that are not zero."""
 
@@ -138,7 +139,7 @@ def _both(a: _Facts, b: _Facts) -> _Facts:
     return _Facts(a.counts & b.counts, a.filled & b.filled)
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Walk:
     """One function: ``counts`` are variables that are not negative; what is known at calls is noted in ``calls``. Without ``functions``
     choices are made anew, with them the blocks stay."""

@@ -6,7 +6,7 @@ Tensors and tuples are converted where they stand; for an algebraic type a recur
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, cast
 
 import numpy as np
@@ -15,6 +15,7 @@ from relay.ir.diagnostics import CompileError
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Call, Clause, Expr, Function, GlobalVar, Match, PConstructor, Var
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type, TypeVar
 from relay.transform.ad.duals import COTANGENT, SUM, ZERO, Lifting, differentiable
@@ -37,7 +38,7 @@ from relay.typing.substitution import substitute, variables
 from relay.typing.text import type_text
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Functions:
     """The functions of the module under transformation; names are given once."""
 
@@ -51,7 +52,7 @@ class Functions:
         return wanted
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Conversion(ABC):
     """One conversion for all types. ``why`` begins the message when a type has none."""
 
@@ -246,7 +247,7 @@ class Lift(Conversion):
         return code.bind(tuple_of((x, zero_ref(code, t))))
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Drop(Conversion):
     """The value of the program that a value of the lifted program stands for. A function is wrapped."""
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import assert_never, cast
 
 from relay.ir.dim import AnyDim, SymDim
+from relay.ir.record import record
 from relay.ir.types import (
     AdtType,
     ConstructorDef,
@@ -57,7 +58,7 @@ def cotangent_ref(t: Type) -> RefType:
     return RefType(AdtType(COTANGENT.name, (t,)))
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Lifting(ABC):
     """Types lifted for one mode. ``definitions`` are those of the module, with the ones made here."""
 

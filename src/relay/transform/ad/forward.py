@@ -8,10 +8,11 @@ So there is one table of derivatives, and where an operand has no tangent no cod
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from relay.ir.expr import Binding, Block, Call, Clause, Expr, Function, Match, OpRef, Var
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.trampoline import Step, run
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type
@@ -29,7 +30,7 @@ from relay.transform.build import type_of
 from relay.transform.to_blocks import to_blocks
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Dual(Tensor):
     """A tensor with its tangent; none (and not ``active``) where it is zero."""
 
@@ -109,7 +110,7 @@ class Tangent(Conversion):
         return code.bind(project(x, 1) if differentiable(t) else zeros_like(x))
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Forward(Lifter):
     """Lifts functions to ones over values with tangents."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import ClassVar
 
 from relay.ir.diagnostics import CompileError
 from relay.ir.expr import Binding, Call, Expr, Function, GlobalVar, Grad, Var
 from relay.ir.module import Module, reachable
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.trampoline import run
 from relay.ir.types import AdtType, FuncType, RefType, TupleType, Type, TypeArg, TypeDef
@@ -54,7 +55,7 @@ from relay.typing.text import type_text
 _EVALUATION = PartialEvaluate(fuel=4000, depth=200, unroll=4000, strict=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Gradient(Pass):
     """Replace every ``grad(f)`` by the function that computes the value of ``f`` and the cotangents of its arguments.
 
@@ -143,7 +144,7 @@ def _derivatives(module: Module) -> list[Grad]:
     return [node for f in module.functions.values() for node in post_order(f) if isinstance(node, Grad)]
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Elimination:
     source: Module
     rule: Rule

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import cast
 
 from relay.ir.diagnostics import RelayError
 from relay.ir.dim import ANY, Dim, DimVar, as_dim
 from relay.ir.expr import Attr, Attrs, Call, Expr, Function, GlobalVar, OpRef, Var
 from relay.ir.module import reachable
+from relay.ir.record import record
 from relay.ir.types import AdtType, ConstructorDef, RefType, TensorType, TupleType, Type, TypeArg, TypeDef, TypeVar
 from relay.op.rows import DTYPES
 from relay.transform.ad.duals import differentiable
@@ -53,7 +54,7 @@ Rule = Callable[[str, Attrs, Sequence[Expr], Sequence[Type], Sequence[Expr], Seq
 Place = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Term:
     """A kind of term in the cotangent of a tensor: a call of ``op``, of which the operands at ``rows`` have the types ``types`` and
     all others are the tensor itself."""
@@ -126,7 +127,7 @@ def _is_worth(weight: Type, rows: Sequence[TensorType], found: Collected) -> boo
 # -- which parameters have lists
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class KeptRows:
     """Which parameters of recursive functions are handed on as they are, and the terms of their cotangents. ``is_loop``: functions
     whose gradient is a loop, which needs nothing of this."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from relay.ir.record import record
 
 ENDLESS = 1 << 60
 SOURCE, SINK = "source", "sink"
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Flow:
     """Nodes, and how much may flow from one to another; `SOURCE` and `SINK` are two of them."""
 

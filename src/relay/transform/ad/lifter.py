@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from relay.ir.diagnostics import CompileError, RelayError
 from relay.ir.dim import DimVar, as_var
@@ -40,6 +40,7 @@ from relay.ir.expr import (
     Tuple,
     Var,
 )  # fmt: skip
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.trampoline import Step, run
 from relay.ir.types import AdtType, FuncType, TensorType, TupleType, Type, TypeArg
@@ -68,7 +69,7 @@ Version = tuple[str, Numbers, Numbers]
 _NONE: Numbers = frozenset()
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Lifter(ABC):
     """Lifts the functions of a module. ``functions`` has the module's, and gets those made here."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import cast
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from relay.ir.dim import ANY, Dim, DimVar, as_dim
 from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar, If, OpRef, Var
+from relay.ir.record import record
 from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg
 from relay.transform.access import AccessTable
 from relay.transform.ad.conversions import Functions, zeros_like
@@ -48,7 +48,7 @@ from relay.transform.to_blocks import to_blocks
 INDEX = TensorType((), "int64")
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Lifted:
     """A loop with one iteration (``again``) and its end (``leave``) lifted, over parameters ``params`` of plain values. The first
     ``before`` bindings of the iteration stand in front of the choice between the two, which ``cond`` makes.
@@ -70,7 +70,7 @@ class Lifted:
     result: Value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Written:
     """The functions of a loop's gradient.
 

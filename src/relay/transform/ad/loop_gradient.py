@@ -15,12 +15,13 @@ So a recurrent network's gradient has one product for each of its weights, whate
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 from typing import TYPE_CHECKING, cast
 
 from relay.ir.dim import ANY, DimVar, as_dim
 from relay.ir.expr import Binding, Block, Call, Expr, Var
+from relay.ir.record import record
 from relay.ir.trampoline import run
 from relay.ir.types import TensorType, TupleType, Type, mentions_any
 from relay.transform.ad.conversions import zeros_like
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 _Key = tuple[str, tuple[bool, ...]]
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Loops:
     """The loops of a module, as they are met."""
 

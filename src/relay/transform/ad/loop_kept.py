@@ -8,10 +8,11 @@ cheapest choice is the least cut between what an iteration begins with and what 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.dim import DimVar
 from relay.ir.expr import Binding, Call, Expr, OpRef, Proj, Tuple, Var
+from relay.ir.record import record
 from relay.loop.costs import Machine
 from relay.op import registry
 from relay.transform.access import AccessTable
@@ -30,7 +31,7 @@ _MOST = 2000
 _PICOSECONDS = 1e12
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Iteration:
     """The bindings of an iteration and those of the way back through it; ``free``: the counters and what all iterations share, which are
     at hand on the way back; ``fixed_dims``: the sizes that all iterations share."""
@@ -90,7 +91,7 @@ def _apart(back: Sequence[Binding], table: AccessTable) -> set[Var]:
     return out
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Choice:
     """The ``values`` of an iteration by their variables. ``again``: what is computed again in any case; ``may``: what can be;
     ``there``: what is in a tape anyway; ``apart``: what operators read that share no kernel with what makes their operands; ``free``: what

@@ -7,10 +7,11 @@ after the other, with a table of where those of each iteration begin.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.dim import ANY, Dim, DimVar, as_dim, as_var, dim_add
 from relay.ir.expr import Expr, Var
+from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType, Type, TypeArg
 from relay.transform.ad.loop_parts import longer, row_count
 from relay.transform.ad.loops import keeps
@@ -19,7 +20,7 @@ from relay.transform.build import op_call, type_of
 from relay.transform.dims import DimUses
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Tapes:
     """The tapes of a loop whose iterations share the dims ``fixed``."""
 

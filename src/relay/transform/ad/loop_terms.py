@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import cast
 
 from relay import te
 from relay.ir.diagnostics import RelayError
 from relay.ir.dim import Dim, DimVar, as_dim, is_any
 from relay.ir.expr import Call, Constant, Expr, OpRef, Var
+from relay.ir.record import record
 from relay.ir.types import TensorType, Type
 from relay.op import registry
 from relay.te.scalar import Axis, Load, Reduce, Scalar, children
@@ -21,7 +22,7 @@ from relay.transform.blocks import with_operands
 from relay.transform.build import op_call, type_of
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Collected:
     """A term of a cotangent whose sum over all iterations is one call: of ``call``'s operator, where the operands ``rows`` (by
     position) are those of all iterations."""
@@ -50,7 +51,7 @@ def collected(part: Expr | None, fixed: Set[Var]) -> Collected | None:
     return Collected(part, found, False) if sums_over_rows(part, found) else None
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Rows:
     """The rows of all iterations, by what they are in one: ``tapes`` from the first one on, ``columns`` from the last one on. Where
     both meet, those with less in them are turned around."""

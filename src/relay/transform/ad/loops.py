@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 
 from relay.ir.dim import DimVar, as_dim, is_any
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, If, OpRef, Tuple, Var
+from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType, Type, TypeArg, is_integer
 from relay.transform.ad.duals import Lifting, differentiable
 from relay.transform.blocks import all_bindings, as_block, body_of, is_primitive
@@ -43,7 +43,7 @@ class Role(Enum):
     PLAIN = "plain"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Loop:
     """``f(params) { before; if (cond) { again; f(call) } else { leave } }``, or with the branches exchanged (``on``: the value of
     ``cond`` for another iteration). ``steps`` are what counters add; ``rows`` what growing parameters get, one row each;

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, If, OpRef, Proj, Tuple, Var
+from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType, Type
 from relay.op import registry
 from relay.transform.ad.loops import tail_call
@@ -21,7 +22,7 @@ from relay.transform.copying import Copier
 _DEEPEST = 8
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Leaf:
     """An end of a function: the bindings in front of it from the first branch on, and the block; ``call`` where that calls the function."""
 

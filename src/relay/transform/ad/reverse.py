@@ -12,7 +12,7 @@ control flow is straight-line code.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.expr import (
     Binding,
@@ -24,6 +24,7 @@ from relay.ir.expr import (
     OpRef,
     Var,
 )  # fmt: skip
+from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.trampoline import Step
 from relay.ir.types import FuncType, RefType, TupleType, Type
@@ -40,7 +41,7 @@ from relay.transform.blocks import as_block
 from relay.transform.build import type_of
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Reverse(Lifter):
     """Lifts functions to ones that return their result and their backpropagator."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -29,6 +29,7 @@ from relay.ir.expr import (
     Tuple,
     Var,
 )  # fmt: skip
+from relay.ir.record import record
 from relay.ir.types import AdtType, FuncType, RefType, TupleType, Type, TypeDef
 from relay.ir.walk import post_order
 from relay.transform.build import op_call, type_of
@@ -41,7 +42,7 @@ BACK = FuncType((), UNIT)  # the type of a backpropagator
 BEHIND_EACH_OTHER: Final[Attrs] = MappingProxyType({"newshape": (-3, -2)})
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Code:
     """Bindings that are being written. ``open``: what is written now still comes before what is written later."""
 

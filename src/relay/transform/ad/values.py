@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.expr import Expr
+from relay.ir.record import record
 from relay.ir.types import Type
 from relay.transform.ad.conversions import accumulate, cotangent, zero_ref
 from relay.transform.ad.kept_rows import Term
 from relay.transform.ad.terms import Code, add, project, tuple_of
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Frame:
     """One block: the code that computes it, how to go back through it (in forward order), and the parts of
     cotangents that have been found so far on the way back."""
@@ -61,7 +62,7 @@ class Frame:
             step(self)
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Tensor:
     """A differentiable tensor, made in the block ``home`` (``given`` is its value) or come from elsewhere as a pair.
 
@@ -109,7 +110,7 @@ class Tensor:
         yield self
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Fields:
     """A tuple whose fields are known."""
 
@@ -139,7 +140,7 @@ class Fields:
             yield from f.tensors()
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Other:
     """Any other value: an atom of the lifted type (the type itself, where lifting does not change it).
 

@@ -7,9 +7,10 @@ and done for all nodes at the end, in native code; the values' tensors are rows 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.expr import Expr
+from relay.ir.record import record
 from relay.ir.types import DTYPE_BITS, AdtType, ConstructorDef, TensorType, TupleType
 from relay.op.assemble import CHILD, END, LIST, MAKE, OWN, SHARED, STATE, TUPLE
 from relay.transform.batching.clauses import Group, NotStructural, data_types
@@ -30,7 +31,7 @@ from relay.transform.batching.requests import listed
 from relay.typing.text import type_text
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Source:
     """Where the code of a clause is lifted, the rows of its sites' parts, and what keeps a value of a level for the end (``last``: the
     clause is computed at the end, for all its rows)."""
@@ -41,7 +42,7 @@ class Source:
     last: bool
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Assembly:
     """Collects what the clauses make: ``parts`` are the operands, ``words`` the code with addresses from its beginning on."""
 
@@ -162,7 +163,7 @@ class Assembly:
         return len(self.parts) - 1
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Words:
     words: tuple[int, ...]
 

@@ -13,12 +13,13 @@ def @f(%t, %w) {                                   # the same signature as befor
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import cast
 
 from relay.ir.dim import Dim, dim_max, dim_mul, dim_sum, dim_vars, is_any, shape_size
 from relay.ir.expr import Binding, Block, Expr, Function, Proj, Tuple, Var
+from relay.ir.record import record
 from relay.ir.types import AdtType, TensorType, TupleType, Type, dtype_bits
 from relay.transform.batching.assembly import Assembly, Source, values_made
 from relay.transform.batching.clauses import Clause, Group, NotStructural, Path, data_types, leaves
@@ -43,7 +44,7 @@ from relay.transform.build import internal_call, type_of
 from relay.typing.effects import Effects
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Clause:
     """One clause while its code is made. ``indices`` are the rows of its sites' parts, ``tensors`` its payloads."""
 
@@ -73,7 +74,7 @@ class _Clause:
         return Tables(self.lifter.sites, self.lifter.payloads)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Handed:
     """Rows of an argument, for the nodes at these rows of the function that is called; ``first``: before any level."""
 

@@ -9,7 +9,7 @@ body of each function then is a decision tree over the structure with straight-l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import cast
 
 from relay.ir.dim import Dim, DimVar, as_dim, dim_vars, is_any
@@ -29,6 +29,7 @@ from relay.ir.expr import (
     Var,
 )  # fmt: skip
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import DTYPE_BITS, AdtType, TensorType, TupleType, Type, mentions_any
 from relay.ir.walk import free_vars
 from relay.transform.batching.lists import Items, Layout, ListForm, items_of, layout_of
@@ -47,7 +48,7 @@ class NotStructural(Exception):
     """Why a function is not batched: a sentence for ``relay inspect``."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Switch:
     """Look at the constructor of a part: a tree for each tag (None: no clause of the match fits)."""
 
@@ -55,7 +56,7 @@ class Switch:
     arms: tuple[Tree | None, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Clause:
     """Straight-line code. ``parts`` are the variables that stand for parts of the structure; ``lists`` says of calls of functions
     over lists, by the variables that they are bound to, what is done to each item."""
@@ -74,7 +75,7 @@ class Clause:
 Tree = Switch | Clause
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Structural:
     """One function of the group, in the variables and dims of the group's root: ``data`` is the number of its parameter that is
     taken apart, ``positions`` are those of the parameters that change from call to call (``changing``)."""
@@ -87,7 +88,7 @@ class Structural:
     changing: tuple[Var, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Group:
     """Functions that call each other on parts of one structure; the first is the root, which others call.
 
@@ -355,7 +356,7 @@ def _change(callee: Function, name: str, number: int) -> tuple[str, int]:
     return name, number
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Reader:
     """Reads the decision tree of one function."""
 
@@ -480,7 +481,7 @@ class _Reader:
         return found
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Open:
     """A place in the tree: the block to read next, the code so far, what follows the block (with the variable that its result is)."""
 

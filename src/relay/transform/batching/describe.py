@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from relay.ir.dim import Dim
+from relay.ir.record import record
 from relay.ir.types import TensorType
 from relay.op.rows import APART, ASKING, CLAUSE, DTYPES, FIELD, MANY, ONCE, SWITCH, TURN
 from relay.transform.batching.clauses import Clause, NotStructural, Path, Structural, Switch, Tree
@@ -15,7 +16,7 @@ from relay.transform.batching.lists import Layout
 _MOST = 60
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SiteAt:
     """A call of function number ``target`` on the part at ``path``."""
 
@@ -23,7 +24,7 @@ class SiteAt:
     target: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ListAt:
     """The list at ``path``, whose items are rows of their own clause, of this number."""
 
@@ -32,7 +33,7 @@ class ListAt:
     items: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Tables:
     """What a clause takes out of the structure, in order."""
 
@@ -61,7 +62,7 @@ def _once(clauses: Sequence[Clause], tables: Sequence[Tables], many: bool) -> bo
     return all(len(c) <= 1 for c in callers.values())
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Writer:
     """Writes the words. ``sizes`` collects the dims that are known at run time only."""
 

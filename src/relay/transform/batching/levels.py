@@ -8,13 +8,14 @@ def @f.levels(level, depth, offsets, states..., carried...) {     # up; @f.down 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
 
 from relay.ir.dim import Dim, DimVar, as_dim, as_var
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, If, Proj, Tuple, Var
+from relay.ir.record import record
 from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg
 from relay.transform.batching.lifted import Emitter
 from relay.transform.build import constant, type_of
@@ -33,7 +34,7 @@ def integer(value: int) -> Expr:
     return constant(np.array(value, np.int64), INDEX)
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class State:
     """A tensor that the levels write to, row by row: what it is before the first level (``first``), in the function before and after
     a level, and at the end. ``ty`` is its type for one node."""

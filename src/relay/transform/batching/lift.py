@@ -6,7 +6,7 @@ When that can be done is the *stage* of the value (`relay.transform.batching.lif
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import cast
 
@@ -31,6 +31,7 @@ from relay.ir.expr import (
     Tuple,
     Var,
 )  # fmt: skip
+from relay.ir.record import record
 from relay.ir.types import DTYPE_BITS, TensorType, TupleType, Type
 from relay.ir.walk import free_vars
 from relay.op import registry
@@ -67,7 +68,7 @@ from relay.typing.text import type_text
 _FLAG = TensorType((), "bool")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Owner:
     """What the items of a list need from the clause that owns it: ``gather`` gives items a value of their owners, at a stage;
     ``fold`` puts the values of items (of a type for one of them) into what each owner starts with, at a stage, perhaps backwards."""
@@ -76,7 +77,7 @@ class Owner:
     fold: Callable[[Put, Expr, Expr, TensorType, int, bool], Var]
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Lifter:
     """Lifts one clause.
 

@@ -10,12 +10,13 @@ nodes of the clause afterwards (`AFTER`). What needs the results of recursive ca
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from relay.ir.dim import Dim
 from relay.ir.expr import Binding, Expr, Var
+from relay.ir.record import record
 from relay.ir.types import AdtType, ConstructorDef, TensorType, TupleType, Type
 from relay.transform.batching.clauses import NotStructural, data_types
 from relay.transform.build import internal_call
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 UNIFORM, ASKED, WHOLE, DOWN, AFTER, LEVEL = range(6)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Value:
     """A value of the clause: an atom of its stage's block, of the type it has for one node (``ty``)."""
 
@@ -35,7 +36,7 @@ class Value:
     ty: Type
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ListValue:
     """A list, of this type, with a value for each item of a list in the structure: the items' clause (None: the list is empty), and
     the value (None: the item itself)."""
@@ -45,7 +46,7 @@ class ListValue:
     ty: Type | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Built:
     """A value of a data type that the clause makes: nothing is computed with it, it is put together at the end (`assembly`)."""
 
@@ -53,7 +54,7 @@ class Built:
     fields: tuple[Lifted, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Made:
     """A value of a data type that a recursive call makes: its site, and which of those in its function's result."""
 
@@ -76,7 +77,7 @@ def with_rows(ty: Type, rows: Dim) -> Type:
             raise NotStructural("a value that is not made of tensors is computed in the recursion")
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Emitter:
     """Bindings of a block under construction."""
 

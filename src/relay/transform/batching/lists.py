@@ -8,7 +8,6 @@ may have several accumulators, the fields of a tuple.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from relay.ir.expr import (
     Binding,
@@ -27,13 +26,14 @@ from relay.ir.expr import (
     Var,
 )
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import AdtType, TensorType, TupleType, Type
 from relay.ir.walk import free_vars
 from relay.transform.blocks import as_block, body_of, is_primitive, nested_blocks
 from relay.transform.copying import Copier, solve_dims
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Layout:
     """A list-like type: the tag of the constructor with an item and the rest, and which of its fields they are."""
 
@@ -42,7 +42,7 @@ class Layout:
     tail: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Put:
     """How a value is put into an accumulator: by this operator (`PUTS`), of which the accumulator is the first operand or the second.
     (Of equal values `maximum` hands its cotangent to the second.)"""
@@ -55,7 +55,7 @@ class Put:
 PUTS = ("add", "maximum", "minimum")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ListForm:
     """A function of a list (parameter ``data``), item by item: ``code`` on ``item`` gives ``value``.
 
@@ -77,7 +77,7 @@ class ListForm:
     puts: tuple[Put, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Items:
     """A call of such a function in the terms of the caller: what is done to each item of ``source`` (which may be known to be
     ``empty``)."""
@@ -174,7 +174,7 @@ def list_form(module: Module, name: str, function: Function) -> ListForm | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class _Folded:
     """What one step of a fold does: ``code`` gives the ``value`` that is put into the accumulator."""
 

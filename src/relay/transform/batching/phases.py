@@ -16,11 +16,12 @@ What is the same in all requests (of shared arguments alone) is computed in each
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import cast
 
 from relay.ir.dim import ANY, Dim, DimVar, as_dim, as_var
 from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar, Match, Proj, Tuple, Var
+from relay.ir.record import record
 from relay.ir.types import AdtType, FuncType, TupleType, TypeDef
 from relay.ir.walk import free_vars
 from relay.op.assemble import ITEM, REQUEST, ROW
@@ -33,7 +34,7 @@ from relay.transform.build import type_of
 from relay.transform.copying import Copier
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Phase:
     """What one phase does with a request: its function, whose first parameters are what it ``reads`` of the request, or of what earlier
     phases give; and what it ``gives`` to later ones, tensors and values of data types."""
@@ -43,7 +44,7 @@ class Phase:
     gives: tuple[Var, ...]
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Phases:
     """The phases of what is done with one request, in ``function``, of whose parameters ``each`` differ from request to request;
     ``result`` are the parts of its result."""

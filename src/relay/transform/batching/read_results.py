@@ -13,7 +13,7 @@ field of each item one that goes through these (``@values`` gives the list itsel
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import cast
 
 from relay.ir.dim import Dim, DimVar, as_dim, as_var
@@ -34,6 +34,7 @@ from relay.ir.expr import (
     Var,
 )
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import AdtType, FuncType, TensorType, TupleType, Type, TypeArg
 from relay.ir.walk import free_vars
@@ -158,7 +159,7 @@ def _items(module: Module, function: Function, at: int) -> set[Expr]:
     return found
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Pairs:
     """Makes the functions that give a field beside a value, and those that call them. ``beside`` has the names of the former by those of
     the group, ``kinds`` what these give, ``fields`` the field that is read by the constructor, ``flat`` the functions as they are read."""

@@ -8,12 +8,13 @@ result's values of data types a list of them, as the requests' own (`listed`).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import cast
 
 from relay.ir.dim import ANY, Dim, DimVar, as_dim, as_var
 from relay.ir.expr import NO_ATTRS, Attrs, Binding, Block, Call, Expr, Function, GlobalVar, Tuple, Var
+from relay.ir.record import record
 from relay.ir.types import AdtType, ConstructorDef, FuncType, TensorType, TupleType, Type, TypeDef, TypeVar
 from relay.transform.ad.terms import construct
 from relay.transform.batching.clauses import NotStructural, Path, data_types, leaves, made_of_tensors
@@ -31,7 +32,7 @@ ANSWERS, EACH = "requests", "each"
 TOGETHER, SIDE_BY_SIDE, IN_TURN = "one batch", "side by side", "one by one"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Requests:
     """The function beside an entry as `group_of` reads it: its body is what is done with one request, ``parts`` says of the
     variables in it where in the request they are. ``type`` is that of the list."""

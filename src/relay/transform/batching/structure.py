@@ -7,13 +7,14 @@ See docs/batching.md; the parts are `clauses` (what is structural), `lift` (a cl
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import ClassVar
 
 from relay.ir.effects import Effect
 from relay.ir.expr import Attrs, Binding, Call, Function, GlobalVar, Grad, Match
 from relay.ir.module import Module, reachable
+from relay.ir.record import record
 from relay.ir.types import TypeDef
 from relay.transform.access import AccessTable
 from relay.transform.ad.entering import definition
@@ -54,7 +55,7 @@ _OWN_MATRICES = "nodes mostly multiply by matrices of their own, so nothing is g
 _NO_GAIN = "it has no product of matrices, so nothing is gained"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Members:
     """A group of recursive functions: those that are ``kept``, because they take a value apart, with all else inlined, and the functions
     over lists that these call: those that are done to all items at once, and left folds as functions of the list ``turned`` round."""
@@ -65,7 +66,7 @@ class _Members:
     turned: dict[str, Function]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Work:
     """What is known of a module, and what has been made of its ``functions`` and ``types`` so far. ``choices``: both branches of a
     choice between what costs little may be computed."""
@@ -173,7 +174,7 @@ class _Work:
         return found, out, kind
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class BatchStructure(Pass):
     """Turn recursion over algebraic values into batched code, where that is legal and something is gained.
 

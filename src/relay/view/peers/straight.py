@@ -8,13 +8,13 @@ refused by name. Attention that is spelled out becomes one operator, which other
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from relay import typing
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import Dim, DimVar, as_var
 from relay.ir.expr import Attrs, Block, Call, Constant, Expr, Function, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType, Type
 from relay.op import registry
 from relay.transform import (
@@ -31,14 +31,14 @@ from relay.transform import (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Value:
     """A tensor of the program: an identity with a type."""
 
     type: TensorType
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Step:
     """``result = op(*args, **attrs)``, with the attributes' defaults filled in. Arguments that are tuples of tensors are tuples."""
 
@@ -49,7 +49,7 @@ class Step:
     where: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Straight:
     """``params`` and ``results`` are the entry's tensors, tuples flattened from left to right; ``sizes`` says off which parameter
     and axis each dimension variable is read."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from relay.ir.diagnostics import RelayError
+from relay.ir.record import record
 from relay.view.peers.straight import Straight
 from relay.view.peers.to_onnx import to_onnx
 from relay.view.peers.to_torch import to_torch
@@ -19,7 +19,7 @@ from relay.view.peers.to_torch import to_torch
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class System:
     """A program ready to run on given inputs. ``run`` is one call, ``results`` are what it gives, ``seconds`` what making it took
     (translation left out)."""
