@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 # more: memory is asked for in as many places at once. (Of 16,384 rows of 768 sums take 0.89 of the time, greatest elements 0.82;
 # where the last cache has what is read, up to 1.06, of 100,000 rows of 64 1.10.)
 _STEPS_AT_ONCE, _FAR_STEPS, _WIDE = 4, 8, 512
+# So many steps of something dear are not written out: with 3 to 5 exponentials in short rows that takes 0.9 of the time, with 8 and more as
+# long as one by one, and compiling a softmax of ten classes takes twice as long.
+_DEAR_STEPS = 7
 
 
 def members_across(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) -> list[Stmt]:
@@ -150,7 +153,8 @@ def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) ->
     for part in each:
         whole.add(part)
     last = reduced[-1] if reduced else None
-    one_by_one = emitter.short or any(_is_dear(emitter, plan) for plan in plans)
+    dear = any(_is_dear(emitter, plan) for plan in plans)
+    one_by_one = emitter.short or any(_is_dear(emitter, plan) for plan in elements)
 
     def across(body: list[Stmt]) -> Stmt:
         return lanes.loop(seq(body))
@@ -182,10 +186,12 @@ def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) ->
 
     if last is None:
         steps = across(updates())
-    elif isinstance(last.extent, int) and last.extent < 4 * _STEPS_AT_ONCE and not one_by_one:
+    elif (
+        isinstance(last.extent, int) and last.extent < (_DEAR_STEPS if dear else 4 * _STEPS_AT_ONCE) and not one_by_one
+    ):
         every = at_once([Const(n, "int64") for n in range(last.extent)])
         steps = serial(reduced[:-1], across(every))
-    elif one_by_one:
+    elif one_by_one or dear:
         step = Axis(last.name, last.extent)
         steps = serial([*reduced[:-1], step], across(at_once([step])))
     else:
