@@ -153,7 +153,7 @@ def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) ->
     for part in each:
         whole.add(part)
     last = reduced[-1] if reduced else None
-    dear = any(_is_dear(emitter, plan) for plan in plans)
+    dear = any(_is_dear(emitter, plan, lanes.variable) for plan in sums)
     one_by_one = emitter.short or any(_is_dear(emitter, plan) for plan in elements)
 
     def across(body: list[Stmt]) -> Stmt:
@@ -215,8 +215,10 @@ def _is_far(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) -> bool
     return lanes.size >= _WIDE and 2 * sum(n for n in sizes if isinstance(n, int)) >= emitter.builder.target.l3_bytes
 
 
-def _is_dear(emitter: Emitter, plan: MemberPlan) -> bool:
-    return any(n.dtype != "int64" and is_dear(n) for value in emitter.values(plan) for n in walk(value))
+def _is_dear(emitter: Emitter, plan: MemberPlan, lane: Axis | None = None) -> bool:
+    """Whether something dear is in an element; with a ``lane``, something that differs from lane to lane."""
+    made = (n for value in emitter.values(plan) for n in walk(value) if n.dtype != "int64" and is_dear(n))
+    return any(lane is None or lane in walk(n) for n in made)
 
 
 def _updates(
