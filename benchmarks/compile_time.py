@@ -1,7 +1,9 @@
-"""Compile times: MiniLM in new processes, one small operator in a warm one, and the gradient of BERT.
+"""Compile times: MiniLM in new processes, a small network's gradients beside JAX's, one small operator in a warm process, and the gradient
+of BERT.
 
-MiniLM is compiled with an empty cache and from the cache. The gradient is that in all weights, from the program to the end of partial
-evaluation, for several depths.
+MiniLM is compiled with an empty cache and from the cache. The small network has three layers: its loss and gradients in all weights, for
+32 rows and for any number, in a new process without a cache, imports apart. BERT's gradient is that in all weights, from the program to the
+end of partial evaluation, for several depths.
 
 ``python benchmarks/compile_time.py [--rounds 3]``
 """
@@ -9,6 +11,7 @@ evaluation, for several depths.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -41,6 +44,54 @@ encode = minilm.relay.compile(module, cache_dir={directory!r})
 end = time.perf_counter()
 print(imported - start, loaded - imported, end - loaded, encode.from_cache)
 """
+
+WEIGHTS = ((256, 64), (256,), (256, 256), (256,), (10, 256), (10,))
+NETWORK = """
+import sys, time
+start = time.perf_counter()
+import relay
+imported = time.perf_counter()
+relay.compile(relay.value_and_grad(relay.parse(sys.argv[1]), argnums=tuple(range(2, 8))), cache=False)
+print(imported - start, time.perf_counter() - imported)
+"""
+JAX = f"""
+import time
+start = time.perf_counter()
+import jax
+import numpy as np
+imported = time.perf_counter()
+
+def loss(weights, x, y):
+    for n in (0, 2, 4):
+        x = x @ weights[n].T + weights[n + 1]
+        x = jax.nn.relu(x) if n < 4 else jax.nn.log_softmax(x)
+    return -(x * y).sum()
+
+weights = [np.ones(shape, np.float32) for shape in {WEIGHTS}]
+jax.jit(jax.value_and_grad(loss)).lower(weights, np.ones((32, 64), np.float32), np.ones((32, 10), np.float32)).compile()
+print(imported - start, time.perf_counter() - imported)
+"""
+
+
+def network(rows: str) -> str:
+    """The small network's loss, of so many rows."""
+    names = ("w1", "b1", "w2", "b2", "w3", "b3")
+    params = ", ".join(
+        f"%{n}: Tensor[({''.join(f'{d}, ' for d in s)}), float32]" for n, s in zip(names, WEIGHTS, strict=True)
+    )
+    return f"""#[version = "0.0.5"]
+    def @main{"" if rows.isdigit() else f"[{rows}: Dim]"}(%x: Tensor[({rows}, 64), float32], %y: Tensor[({rows}, 10), float32], {params}) {{
+      let %h1 = nn.relu(nn.dense(%x, %w1) + %b1);
+      let %h2 = nn.relu(nn.dense(%h1, %w2) + %b2);
+      -sum(nn.log_softmax(nn.dense(%h2, %w3) + %b3) * %y)
+    }}"""
+
+
+def in_a_new_process(code: str, *args: str) -> tuple[float, float]:
+    """Seconds of importing and of compiling."""
+    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=True)
+    imported, compiled = done.stdout.split()
+    return float(imported), float(compiled)
 
 
 def encoder(directory: str) -> tuple[float, float, float, bool]:
@@ -87,6 +138,16 @@ def main() -> None:
     print(f"{'median seconds':34}{'import':>9}{'weights':>9}{'compile':>9}")
     for name, rows in (("MiniLM, cold", cold), ("MiniLM, from the cache", cached)):
         print(f"{name:34}" + "".join(f"{np.median([r[k] for r in rows]):9.2f}" for k in range(3)))
+    cases = [("32 rows", NETWORK, [network("32")]), ("any number of rows", NETWORK, [network("n")])]
+    if importlib.util.find_spec("jax") is not None:
+        cases.append(("32 rows, JAX", JAX, []))
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name, *_ in cases}
+    for _ in range(rounds):
+        for name, code, args in cases:
+            found[name].append(in_a_new_process(code, *args))
+    for name, each in found.items():
+        imported, compiled = (np.median([t[k] for t in each]) for k in range(2))
+        print(f"{f'small network, {name}':34}{imported:9.2f}{compiled:18.2f}")
     print(f"{'one small operator, warm process':34}{np.median(small):27.3f}")
     gradient(1)
     taken: dict[int, list[float]] = {layers: [] for layers in LAYERS}
