@@ -3,16 +3,15 @@ machine")."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from relay.ir.record import record
+from dataclasses import dataclass, replace
 
 # A larger last cache is that of many cores, and others, whom a virtual machine does not see, take their parts of it: where 480 MB were
 # reported, copying 12 MB took 1.6 ms through the caches and 2.1 past them, 25 MB 3.4 and 2.3, softmax of as much 4.7 and 1.9.
 _L3_SHARE = 64 << 20
 
 
-@record(frozen=True, slots=True)
+# A record is pickled otherwise, and files of kernels have one of these.
+@dataclass(frozen=True, slots=True)
 class Target:
     """A CPU to generate code for. Part of every kernel's cache key.
 
