@@ -38,6 +38,9 @@ class Base:
     def __post_init__(self) -> None:
         self.made = self.a + 1
 
+    def total(self) -> int:
+        return self.a + self.made
+
 
 @record(slots=True, eq=False)
 class Derived(Base):
@@ -46,6 +49,13 @@ class Derived(Base):
 
     def __repr__(self) -> str:
         return "derived"
+
+    def total(self) -> int:
+        return super().total() + self.named
+
+    @property
+    def first(self) -> int:
+        return super().total()
 
 
 @record(slots=True)
@@ -88,6 +98,7 @@ def test_arguments_are_those_of_a_dataclass() -> None:
 def test_a_derived_record() -> None:
     one = Derived(1, "b", named=4)
     assert (one.a, one.made, one.kept, one.b, one.named) == (1, 2, [], "b", 4)
+    assert one.total() == 7 and one.first == 3
     assert repr(one) == "derived" and repr(Base(1)) == "Base(a=1, made=2, kept=[])"
     assert one != Derived(1, "b", named=4) and len({one, one}) == 1
     with pytest.raises(TypeError):

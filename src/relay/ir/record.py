@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as record
 else:
     from collections.abc import Callable
+    from contextlib import suppress
     from dataclasses import MISSING, Field, dataclass, fields
     from operator import attrgetter
     from reprlib import recursive_repr
@@ -33,7 +34,9 @@ else:
             printed, compared, hashed = (name not in own for name in ("__repr__", "__eq__", "__hash__"))
             if cls.__doc__ is None:
                 cls.__doc__ = cls.__name__  # or one is made of the signature, which takes as long as all else
-            cls = dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
+            given = cls
+            cls = dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(given)
+            _rebind(given, cls)
             known = fields(cls)
             cls.__init__ = _initialiser(cls, known)
             if repr and printed:
@@ -47,6 +50,16 @@ else:
             return cls
 
         return made
+
+    def _rebind(given: type, made: type) -> None:
+        """Let `super()` in the methods mean the class with slots, which is another one than that in whose body they were written."""
+        for member in vars(made).values():
+            for function in (member, *(getattr(member, name, None) for name in ("__func__", "fget"))):
+                for cell in getattr(function, "__closure__", None) or ():
+                    with suppress(ValueError):  # an empty cell
+                        if cell.cell_contents is given:
+                            cell.cell_contents = made
+                            return  # all methods have the same
 
     def _initialiser(cls: type, known: tuple[Field, ...]) -> Callable[..., None]:
         """The method that sets the fields."""
