@@ -252,7 +252,8 @@ def _draw_searched(d: Draw) -> Drawn:
     data = np.sort(h.array(d, (*rows, d(st.integers(0, 40))), kind, 0, 9), axis=-1)
     values = h.array(d, (*rows, d(st.integers(0, 5))) if rows else h.shape(d, 0, 2), kind, 0, 9)
     if kind == "float32" and d(st.booleans()):
-        data[..., -1:], values[..., :1] = np.nan, np.nan
+        first = values[..., :1] if values.ndim else values[...]
+        data[..., -1:], first[...] = np.nan, np.nan
     attrs = {"side": d(st.sampled_from(["left", "right"])), "dtype": d(st.sampled_from(["int32", "int64"]))}
     return (data, values), attrs
 
