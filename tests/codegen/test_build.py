@@ -109,33 +109,35 @@ def @main{dims}(%x: Tensor[({rows}, 768), float32], %w: Tensor[(768, 768), float
 
 
 @pytest.fixture
-def helped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """This process waits with each kernel until a helper has answered twice; the names of those that it makes."""
-    answered, mine, receive = threading.Semaphore(0), list[str](), workers._receive
+def answers(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """As many as helpers have given."""
+    given, receive = threading.Semaphore(0), workers._receive
 
     def received(pipe: IO[bytes]) -> bytes:
         data = receive(pipe)
         if data:  # the first is empty: the helper is there
-            answered.release()
+            given.release()
         return data
+
+    monkeypatch.setattr(workers, "_receive", received)
+    return given
+
+
+def test_helpers_compile_what_they_are_asked(answers: threading.Semaphore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of kernels that this process would be long about, helpers make some, with the same bytes."""
+    kernels = [elementwise(f"k{n}") for n in range(3)]
+    expected = [kernel_object(k, host_target()) for k in kernels]
+    mine: list[str] = []
 
     def slowly(kernel: Kernel, target: Target) -> bytes:
         mine.append(kernel.name)
         for _ in range(2):
-            assert answered.acquire(timeout=120)
+            assert answers.acquire(timeout=120)
         return kernel_object(kernel, target)
 
-    monkeypatch.setattr(workers, "_receive", received)
     monkeypatch.setattr(workers, "kernel_object", slowly)
-    return mine
-
-
-def test_helpers_compile_what_they_are_asked(helped: list[str]) -> None:
-    """Of kernels that this process would be long about, helpers make some, with the same bytes."""
-    kernels = [elementwise(f"k{n}") for n in range(3)]
-    expected = [kernel_object(k, host_target()) for k in kernels]
     assert compile_all(kernels, host_target(), 2, worth=0) == expected
-    assert len(helped) == 1
+    assert len(mine) == 1
 
 
 def test_how_many_helpers_pay() -> None:
@@ -143,22 +145,10 @@ def test_how_many_helpers_pay() -> None:
     assert workers._helpers(9000.0, 2, 4, 500.0) == 1 and workers._helpers(9000.0, 8, 1, 500.0) == 0
 
 
-def test_errors_come_back_from_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_come_back_from_processes(answers: threading.Semaphore, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a helper cannot compile, a kernel of a type that no code is for, is said by the caller."""
-    bad, answered, receive = (
-        [elementwise(f"k{n}", dtype="float8") for n in range(3)],
-        threading.Event(),
-        workers._receive,
-    )
-
-    def received(pipe: IO[bytes]) -> bytes:
-        data = receive(pipe)
-        if data:
-            answered.set()
-        return data
-
-    monkeypatch.setattr(workers, "_receive", received)
-    monkeypatch.setattr(workers, "kernel_object", lambda kernel, target: bytes(answered.wait(120)))
+    bad = [elementwise(f"k{n}", dtype="float8") for n in range(3)]
+    monkeypatch.setattr(workers, "kernel_object", lambda kernel, target: bytes(answers.acquire(timeout=120)))
     with pytest.raises(CompileError, match="compiling a kernel failed"):
         compile_all(bad, host_target(), 2, worth=0)
 
