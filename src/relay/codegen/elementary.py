@@ -59,17 +59,11 @@ class Elementary:
             return Value(_classify(kit, op, x).text, "bool", value.lanes)
         return Value(_FLOAT[op](kit, x).text, value.dtype, value.lanes)
 
-    def exp_from(self, value: Value, least: float) -> Value:
-        """`relay.codegen.exponentials.exp_from`."""
+    def exp_cut(self, function: exponentials.CutExp, value: Value, least: float) -> Value:
+        """An exponential that is 0 below ``least``: `exponentials.exp_from` or `exponentials.exp_of_fall`."""
         kit = Kit(self.a, value.lanes)
         x = kit.register(self.a.spread(value, value.lanes).text, register_type(value.dtype))
-        return Value(exponentials.exp_from(kit, x, least).text, value.dtype, value.lanes)
-
-    def exp_of_fall(self, value: Value, least: float) -> Value:
-        """`relay.codegen.exponentials.exp_of_fall`."""
-        kit = Kit(self.a, value.lanes)
-        x = kit.register(self.a.spread(value, value.lanes).text, register_type(value.dtype))
-        return Value(exponentials.exp_of_fall(kit, x, least).text, value.dtype, value.lanes)
+        return Value(function(kit, x, least).text, value.dtype, value.lanes)
 
     def binary(self, op: BinaryOp, x: Value, y: Value) -> Value:
         """The `FLOAT_FUNCTIONS` of floats."""

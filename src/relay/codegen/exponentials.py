@@ -27,6 +27,9 @@ HALF_NORMAL_EXPONENT = {"float": -86.0, "double": -707.0}
 # Those of these are nothing beside 1, and normal numbers.
 _SLIGHT = {"float": -80.0, "double": -700.0}
 
+# An exponential that is 0 below a number.
+CutExp = Callable[[Kit, Register, float], Register]
+
 
 def scaled(kit: Kit, x: Register, n: Register) -> Register:
     """``x * 2**n`` for whole n given as a float, rounded once: it overflows and becomes subnormal as it should."""

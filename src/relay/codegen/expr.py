@@ -12,7 +12,7 @@ from relay.codegen.builder import vec
 from relay.codegen.convert import NARROW, held
 from relay.codegen.dots import added, dot
 from relay.codegen.elementary import FLOAT_FUNCTIONS
-from relay.codegen.exponentials import HALF_NORMAL_EXPONENT, NORMAL_EXPONENT
+from relay.codegen.exponentials import HALF_NORMAL_EXPONENT, NORMAL_EXPONENT, CutExp, exp_from, exp_of_fall
 from relay.codegen.frame import Frame
 from relay.codegen.memory import Place
 from relay.codegen.pairs import DOT, LANES, PairStep, pair_step
@@ -143,13 +143,9 @@ class Expressions:
                 total, more = step
                 todo.append(lambda: self._put(node, self._dot(more, self._get(total))))
                 todo += (more.b, more.a, total)
-            case Select() if (fall := falling(node)) is not None:
-                x, least = fall
-                todo.append(lambda: self._put(node, f.math.exp_of_fall(self._get(x), least)))
-                todo.append(x)
-            case Select() if (start := beginning(node)) is not None:
-                x, least = start
-                todo.append(lambda: self._put(node, f.math.exp_from(self._get(x), least)))
+            case Select() if (cut := _cut_exp(node)) is not None:
+                function, x, least = cut
+                todo.append(lambda: self._put(node, f.math.exp_cut(function, self._get(x), least)))
                 todo.append(x)
             case Select() if id(node.a) in self._risky or id(node.b) in self._risky:
                 todo.append(lambda: self._guarded(node, todo))
@@ -356,31 +352,17 @@ def _in_bounds(load: Load) -> bool:
     return True
 
 
-def falling(node: Select) -> tuple[Scalar, float] | None:
-    """``x`` and ``least`` of ``select(x < least, 0, exp(min(x, 0)))``, where the exponential of ``least`` is a normal number."""
-    match node:
-        case Select(
-            cond=Compare(op="lt", a=x, b=Const(value=least)),
-            a=Const(value=0.0),
-            b=Unary(op="exp", a=Binary(op="min", a=fall, b=Const(value=0.0))),
-        ) if (
-            same(x, fall)
-            and node.dtype in ("float32", "float64")
-            and least >= -NORMAL_EXPONENT[register_type(node.dtype)]
-        ):
-            return x, float(least)
-    return None
-
-
-def beginning(node: Select) -> tuple[Scalar, float] | None:
-    """``x`` and ``least`` of ``select(x < least, 0, exp(x))``, where half of the exponential of ``least`` is a normal number."""
+def _cut_exp(node: Select) -> tuple[CutExp, Scalar, float] | None:
+    """How ``select(x < least, 0, exp(x))``, or with ``exp(min(x, 0))``, is computed without asking where x lies, and ``x`` and ``least``;
+    where the exponential of ``least`` is far enough from subnormal numbers for it."""
     match node:
         case Select(
             cond=Compare(op="lt", a=x, b=Const(value=least)), a=Const(value=0.0), b=Unary(op="exp", a=exponent)
-        ) if (
-            same(x, exponent)
-            and node.dtype in ("float32", "float64")
-            and HALF_NORMAL_EXPONENT[register_type(node.dtype)] <= least <= 0
-        ):
-            return x, float(least)
+        ) if node.dtype in ("float32", "float64"):
+            element = register_type(node.dtype)
+            match exponent:
+                case Binary(op="min", a=fall, b=Const(value=0.0)) if same(x, fall):
+                    return (exp_of_fall, x, float(least)) if least >= -NORMAL_EXPONENT[element] else None
+                case _ if same(x, exponent) and HALF_NORMAL_EXPONENT[element] <= least <= 0:
+                    return exp_from, x, float(least)
     return None

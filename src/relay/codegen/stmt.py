@@ -21,6 +21,7 @@ from relay.ir.inequality import is_count
 from relay.ir.types import is_float
 from relay.loop.errors import LoopError
 from relay.loop.ir import (
+    LINE_BYTES,
     Alloc,
     BlockProduct,
     Branch,
@@ -43,8 +44,6 @@ _EXPAND = 4
 _EXPAND_TILES = 64
 # What no number of iterations is.
 _NEVER = -(1 << 63)
-# The bytes of a cache line.
-_LINE = 64
 
 Parallel = Callable[["Statements", For, Value], None]
 Allocate = Callable[["Statements", Buffer], Place]
@@ -179,7 +178,7 @@ class Statements:
         if place is None:
             raise LoopError(f"the buffer {stmt.buffer.name} is prefetched outside of its allocation")
         offset = f.memory.offset(place, [self.e.value(i) for i in stmt.indices])
-        if offset.is_ramp and offset.stride == 1 and self._chain * f.lanes * memory_bytes(place.dtype) % _LINE:
+        if offset.is_ramp and offset.stride == 1 and self._chain * f.lanes * memory_bytes(place.dtype) % LINE_BYTES:
             return  # the vector before is in the same line
         if offset.is_uniform or offset.is_ramp:
             f.memory.prefetch(place, offset, stmt.write, stmt.level)

@@ -17,21 +17,12 @@ from relay.plan.attention_gradient import AttentionGradient, Beside
 from relay.plan.build import Builder, Storage, allocate, bound, row_major, seq, serial
 from relay.plan.parallel import parallel_rows, unflattened
 from relay.plan.reduction import initial
+from relay.plan.row_parts import Reductions
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, cast, extent_of, mentioned
 
 # So many tasks keep the threads busy.
 _TASKS = 16
 _ZERO = Const(0, "int64")
-
-
-@record(frozen=True, slots=True)
-class Sums:
-    """Statements around and in the loop over the keys of a row, and what is held in registers meanwhile."""
-
-    begin: list[Stmt] = field(default_factory=list)
-    each: list[Stmt] = field(default_factory=list)
-    end: list[Stmt] = field(default_factory=list)
-    held: list[Buffer] = field(default_factory=list)
 
 
 @record(slots=True, eq=False)
@@ -97,24 +88,24 @@ class BesideSums:
 
     def sums(
         self, element: Callable[[Scalar, Mapping[Axis, Scalar]], Scalar], env: Mapping[Axis, Scalar], dtype: str
-    ) -> Sums:
-        """What a row gives: ``element`` evaluates a value, of this dtype, in an environment."""
-        out, keys = Sums(), self.gradient.of.keys
+    ) -> Reductions:
+        """What a row gives, in its loop over keys: ``element`` evaluates a value, of this dtype, in an environment."""
+        out, keys = Reductions(), self.gradient.of.keys
         for beside in self.gradient.beside:
             value = element(beside.value, env)
             buffer, to = self._at(beside, env)
             here = Load(buffer, (to,), buffer.dtype)
             if self.is_stored(beside):
-                out.each.append(Store(buffer, (to,), cast(value, buffer.dtype)))
+                out.updates.append(Store(buffer, (to,), cast(value, buffer.dtype)))
             elif keys in _axes(beside):
-                out.each.append(Store(buffer, (to,), binary("add", here, value)))
+                out.updates.append(Store(buffer, (to,), binary("add", here, value)))
             else:
                 sum_ = Buffer(self.builder.fresh("sum"), (1,), dtype, "register")
                 now = Load(sum_, (_ZERO,), dtype)
-                out.begin.append(Store(sum_, (_ZERO,), initial("sum", dtype)))
-                out.each.append(Store(sum_, (_ZERO,), binary("add", now, value)))
-                out.end.append(Store(buffer, (to,), binary("add", here, now)))
-                out.held.append(sum_)
+                out.starts.append(Store(sum_, (_ZERO,), initial("sum", dtype)))
+                out.updates.append(Store(sum_, (_ZERO,), binary("add", now, value)))
+                out.ends.append(Store(buffer, (to,), binary("add", here, now)))
+                out.buffers.append(sum_)
         return out
 
     def _at(self, beside: Beside, env: Mapping[Axis, Scalar]) -> tuple[Buffer, Scalar]:

@@ -320,13 +320,13 @@ class _Gradient(Lines):
             (share, binary("mul", score, inverse)),
             (counted, self.element(g.counted, env)),
             (weight, self.element(g.weight, env)),
-        ], seq([*sums.each, Store(scores, at, counted), Store(weights, at, weight)]))  # fmt: skip
+        ], seq([*sums.updates, Store(scores, at, counted), Store(weights, at, weight)]))  # fmt: skip
         bindings += [
             (top, Load(self.buffers["top"], (line,), dtype)),
             (inverse, Load(self.buffers["total"], (line,), dtype)),
         ]
-        whole = seq([*sums.begin, For(lane, seen, body, "vectorized"), *sums.end])
-        return bound(bindings, allocate(sums.held, whole))
+        whole = seq([*sums.starts, For(lane, seen, body, "vectorized"), *sums.ends])
+        return bound(bindings, allocate(sums.buffers, whole))
 
     # -- products
 
