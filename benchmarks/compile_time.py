@@ -2,8 +2,8 @@
 of BERT.
 
 MiniLM is compiled with an empty cache and from the cache. The small network has three layers: its loss and gradients in all weights, for
-32 rows and for any number, in a new process without a cache, imports apart. BERT's gradient is that in all weights, from the program to the
-end of partial evaluation, for several depths.
+32 rows and for any number, in a new process without a cache, imports apart (but those that `relay` puts off until it compiles). BERT's
+gradient is that in all weights, from the program to the end of partial evaluation, for several depths.
 
 ``python benchmarks/compile_time.py [--rounds 3]``
 """

@@ -76,8 +76,9 @@ nb::object checked(PyObject* made) {
 class Converter {
  public:
   // `expand(n)` describes type number n; `computed(k, sizes)` gives size number k from the sizes by number, or None; `settle(sizes)` fails
-  // where one differs from what it is computed to be; `value` is the class of algebraic values; the errors are classes of exceptions. `keeps`: whether calls
-  // may keep what they are given, in references and functions: arrays in values are copied then, as their owners may write them.
+  // where one differs from what it is computed to be; `value` is the class of algebraic values; the errors are classes of exceptions.
+  // `keeps`: whether calls may keep what they are given, in references and functions: arrays in values are copied then, as their owners
+  // may write them.
   Converter(nb::object expand, nb::object computed, nb::object settle, nb::object value, nb::object type_error,
             nb::object shape_error, bool keeps)
       : copied_(keeps ? INT64_MAX : small_array),
