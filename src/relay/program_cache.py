@@ -118,7 +118,7 @@ class ProgramCache:
         path = self._directory / f"{key}.rlx"
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            image.save(path)
+            image.save(path, lasting=False)  # what a failing machine leaves incomplete, its checksum tells
             # Small ones wait for the day to end.
             prune(self._directory, "*.rlx", self.limit_bytes, now=path.stat().st_size > self.limit_bytes // 64)
         except (OSError, FileError):

@@ -114,8 +114,8 @@ class ExecutableImage:
         out[:_HEADER] = layout.write(out.extend)
         return out
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file: completely, or not at all. Raises FileError."""
+    def save(self, path: str | os.PathLike[str], lasting: bool = True) -> None:
+        """Write the file: completely, or not at all; ``lasting``: even if the machine fails right behind. Raises FileError."""
         layout = _layout(self)
 
         def write(temporary: Path) -> None:
@@ -124,8 +124,9 @@ class ExecutableImage:
                 head = layout.write(file.write)
                 file.seek(0)
                 file.write(head)
-                file.flush()
-                os.fsync(file.fileno())
+                if lasting:
+                    file.flush()
+                    os.fsync(file.fileno())
 
         write_whole(path, write)
 

@@ -20,6 +20,9 @@ from relay.plan.kernel_plan import KernelPlan
 
 Array = npt.NDArray[np.generic]
 
+# Bytes of a constant that are looked at first.
+_SAMPLES = 256
+
 
 @record(frozen=True, slots=True, eq=False)
 class Planned:
@@ -50,7 +53,9 @@ class Unit:
     kernels: list[Planned] = field(default_factory=list)
     routines: list[str] = field(default_factory=list)
     closures: dict[int, tuple[str, int]] = field(default_factory=dict)
-    _constant_of: dict[tuple[str, tuple[int, ...], bytes], int] = field(default_factory=dict)
+    # Constants that may be equal, and of these what their contents come to, which takes as long as reading them.
+    _alike: dict[tuple[str, tuple[int, ...], bytes], list[int]] = field(default_factory=dict)
+    _digests: dict[int, bytes] = field(default_factory=dict)
     _by_identity: dict[int, tuple[Array, int]] = field(default_factory=dict)
     _message_of: dict[str, int] = field(default_factory=dict)
     _kernel_of: dict[int, int] = field(default_factory=dict)
@@ -61,17 +66,28 @@ class Unit:
         if known is not None and known[0] is constant.data:
             return known[1]
         data = np.ascontiguousarray(constant.data).reshape(constant.data.shape)
-        digest = hashlib.blake2b(
-            data.view(np.uint8).data if data.size and data.ndim else data.tobytes(), digest_size=16
-        )
-        release(data)
-        key = (constant.dtype, data.shape, digest.digest())
-        index = self._constant_of.get(key)
+        alike = self._alike.setdefault((constant.dtype, data.shape, _samples(data)), [])
+        index = self._equal(data, alike)
         if index is None:
-            index = self._constant_of[key] = len(self.constants)
+            index = len(self.constants)
             self.constants.append((data, constant.dtype))
+            alike.append(index)
+        release(data)
         self._by_identity[id(constant.data)] = (constant.data, index)
         return index
+
+    def _equal(self, data: Array, alike: list[int]) -> int | None:
+        """Which of some constants has these contents."""
+        if not alike:
+            return None
+        own = _digest(data)
+        for index in alike:
+            if index not in self._digests:
+                self._digests[index] = _digest(self.constants[index][0])
+            if self._digests[index] == own:
+                return index
+        self._digests[len(self.constants)] = own
+        return None
 
     def closure(self, name: str, captured: int) -> int:
         """The number of a function of which a closure is made."""
@@ -100,3 +116,18 @@ class Unit:
         if name not in self.routines:
             self.routines.append(name)
         return self.routines.index(name)
+
+
+def _bytes(data: Array) -> npt.NDArray[np.uint8]:
+    """The bytes of an array whose elements are in order."""
+    return data.reshape(-1).view(np.uint8)
+
+
+def _samples(data: Array) -> bytes:
+    """Some bytes of an array, all of a small one: constants that differ nearly always differ there, and then nobody reads them whole."""
+    every = max(1, data.nbytes // _SAMPLES) | 1  # odd, so that each byte of an element is met
+    return _bytes(data)[::every].tobytes()
+
+
+def _digest(data: Array) -> bytes:
+    return hashlib.sha256(_bytes(data).data).digest()
