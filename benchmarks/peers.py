@@ -261,22 +261,22 @@ def onnxruntime_gpt2(c: gpt2.Config, path: Path, threads: int) -> Decoder:
     return run
 
 
-def openvino_request(path: Path, threads: int) -> Any:
-    """A request for the least time of one call, in float32."""
+def openvino_request(path: Path, threads: int, precision: str = "f32") -> Any:
+    """A request for the least time of one call, in float32 unless it is asked for another precision."""
     import openvino as ov
 
     core = ov.Core()
-    config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
     return core.compile_model(core.read_model(str(path)), "CPU", config).create_infer_request()
 
 
-def openvino_bert(path: Path, threads: int) -> Encoder:
-    request = openvino_request(path, threads)
+def openvino_bert(path: Path, threads: int, precision: str = "f32") -> Encoder:
+    request = openvino_request(path, threads, precision)
     return lambda ids: np.asarray(request.infer({"x0": ids}, share_inputs=True, share_outputs=True)[0])
 
 
-def openvino_gpt2(c: gpt2.Config, path: Path, threads: int) -> Decoder:
-    request = openvino_request(path, threads)
+def openvino_gpt2(c: gpt2.Config, path: Path, threads: int, precision: str = "f32") -> Decoder:
+    request = openvino_request(path, threads, precision)
     empty = [np.zeros((0, c.width), np.float32)] * (2 * c.layers)
 
     def run(ids: Array, cache: Any) -> tuple[Array, Any]:

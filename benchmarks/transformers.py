@@ -5,8 +5,8 @@ torch-compile compiles each length anew. Systems take turns with a pause between
 one's work do not disturb the next. ``floor`` is the time that the machine allows: arithmetic at the rate of multiply-adds in registers,
 or the weights read from memory, whichever is longer; both loops take their turns with the systems, because what a machine gives changes
 by several percent from minute to minute. ``--precisions`` adds ours in reduced precision, with how far its results are from float64 (the
-largest distance over the largest result); the floor stays that of float32. ``torch-compile`` has to be asked for: it compiles a minute
-for each length.
+largest distance over the largest result); the floor stays that of float32. ``torch-compile`` has to be asked for, it compiles a minute
+for each length, and so has OpenVINO in bfloat16 (``openvino-bf16``), which is no peer of ours in float32.
 
     python benchmarks/transformers.py [--models bert-base,minilm,gpt2] [--threads 1,2] [--lengths 5,32,60-90,96-128:4 | all] [--memory]
                                       [--precisions bf16,int8-weights] [--systems onnxruntime,...,torch-compile]
@@ -58,6 +58,7 @@ SYSTEMS = (
     "onnxruntime",
     "onnxruntime-fused",
     "openvino",
+    "openvino-bf16",
     "torch",
     "torch-compile",
 )
@@ -95,12 +96,13 @@ def bert_systems(c: bert.Config, w: Any, threads: int, wanted: Sequence[str], fo
 
     systems: dict[str, Any] = _ours(ours, wanted)
     exported, fused = folder / "exported.onnx", folder / "fused.onnx"
-    if {"onnxruntime", "openvino"} & set(wanted):
+    if {"onnxruntime", "openvino", "openvino-bf16"} & set(wanted):
         peers.exported(bert.program(c, w), exported)
     makers: dict[str, Callable[[], Any]] = {
         "onnxruntime": lambda: peers.onnxruntime_bert(exported, threads),
         "onnxruntime-fused": lambda: peers.onnxruntime_bert(peers.fused_bert(c, w, fused), threads),
         "openvino": lambda: peers.openvino_bert(exported, threads),
+        "openvino-bf16": lambda: peers.openvino_bert(exported, threads, "bf16"),
         "torch": lambda: peers.torch_bert(c, w, threads, False),
         "torch-compile": lambda: peers.torch_bert(c, w, threads, True),
     }
@@ -120,11 +122,12 @@ def gpt2_systems(c: gpt2.Config, w: Any, threads: int, wanted: Sequence[str], fo
         return run
 
     exported, fused = folder / "exported.onnx", folder / "fused.onnx"
-    if "openvino" in wanted:
+    if {"openvino", "openvino-bf16"} & set(wanted):
         peers.exported(gpt2.program(c, w), exported)
     makers: dict[str, Callable[[], Any]] = {
         "onnxruntime-fused": lambda: peers.onnxruntime_gpt2(c, peers.fused_gpt2(c, w, fused), threads),
         "openvino": lambda: peers.openvino_gpt2(c, exported, threads),
+        "openvino-bf16": lambda: peers.openvino_gpt2(c, exported, threads, "bf16"),
         "torch": lambda: peers.torch_gpt2(c, w, threads),
     }
     return _ours(ours, wanted) | _made(makers, wanted)
@@ -153,15 +156,20 @@ def _made(makers: dict[str, Callable[[], Any]], wanted: Sequence[str]) -> dict[s
     return out
 
 
+def is_reduced(system: str) -> bool:
+    """Whether a system multiplies in reduced precision."""
+    return system.startswith("relay-") or system.endswith("-bf16")
+
+
 def checked(what: str, results: dict[str, Array], expected: Array) -> dict[str, float]:
     """How far each system is from float64, relative to the largest result in reduced precision. Stops where one computes something
     else."""
     apart = {name: float(np.abs(r - expected).max()) for name, r in results.items()}
     for name, distance in apart.items():
-        if not distance < (REDUCED * np.abs(expected).max() if name.startswith("relay-") else TOLERANCE):
+        if not distance < (REDUCED * np.abs(expected).max() if is_reduced(name) else TOLERANCE):
             sys.exit(f"{name} is {distance:.1e} away from float64 NumPy on {what}: it does not compute the same")
     largest = float(np.abs(expected).max())
-    return {name: d / largest if name.startswith("relay-") else d for name, d in apart.items()}
+    return {name: d / largest if is_reduced(name) else d for name, d in apart.items()}
 
 
 def measure(
@@ -314,18 +322,18 @@ def report(rows: Sequence[Row]) -> str:
     ratios: dict[tuple[str, int], list[float]] = {}
     for r in rows:
         times = {s: t["median"] for s, t in r["seconds"].items()}
-        others = [t for s, t in times.items() if not s.startswith("relay")]
+        others = [t for s, t in times.items() if s != "relay" and not is_reduced(s)]
         ratio = min(others) / times["relay"] if others else float("nan")
         ratios.setdefault((r["model"], r["threads"]), []).append(ratio)
         cells = "".join(f"{microseconds(times[s]) if s in times else '':>18}" for s in names)
         floor = f"{microseconds(r['floor']):>11} {ratio:>9.2f} {r['floor'] / times['relay']:>10.2f}"
         out.append(f"{r['model']:10} {r['threads']:>7} {r['what']:15}{cells}{floor}")
-    for name in (n for n in names if n.startswith("relay-")):
+    for name in filter(is_reduced, names):
         for r in (r for r in rows if name in r["seconds"]):
             times = {s: t["median"] for s, t in r["seconds"].items()}
             out.append(
                 f"{r['model']}, {r['threads']} thread(s), {r['what']}: {name} is {times['relay'] / times[name]:.2f} times as fast as "
-                f"float32; its results are off by at most {r['apart'][name]:.2%} of the largest"
+                f"relay in float32; its results are off by at most {r['apart'][name]:.2%} of the largest"
             )
     for (model, threads), found in ratios.items():
         mine = [r for r in rows if (r["model"], r["threads"]) == (model, threads)]
