@@ -27,16 +27,19 @@ Marking = dead_references._Marking
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
+    """A fault: how it is put in, and the program to try first, which found it: the others come where it does not any more."""
+
     name: str
     apply: Callable[[Patch], None]
+    first: str | int = "operators"
 
 
 MUTATIONS: list[Mutation] = []
 
 
-def fault(name: str) -> Callable[[Callable[[Patch], None]], None]:
+def fault(name: str, first: str | int = "operators") -> Callable[[Callable[[Patch], None]], None]:
     def add(apply: Callable[[Patch], None]) -> None:
-        MUTATIONS.append(Mutation(name, apply))
+        MUTATIONS.append(Mutation(name, apply, first))
 
     return add
 
@@ -51,7 +54,7 @@ def everywhere(patch: Patch, name: str, instead: Callable[..., Any]) -> None:
 # -- loops
 
 
-@fault("what a branch inside an iteration reads has no cotangent")
+@fault("what a branch inside an iteration reads has no cotangent", "a branch in the step")
 def _(patch: Patch) -> None:
     before = branches._mirrored
 
@@ -62,7 +65,7 @@ def _(patch: Patch) -> None:
     patch.setattr(branches, "_mirrored", mirrored)
 
 
-@fault("rows of all iterations meet in opposite orders")
+@fault("rows of all iterations meet in opposite orders", "recurrent")
 def _(patch: Patch) -> None:
     patch.setattr(loop_terms.Rows, "turned", lambda self, rows: frozenset())
 
@@ -199,12 +202,12 @@ def _(patch: Patch) -> None:
     patch.setattr(Reverse, "start", start)
 
 
-@fault("data in a result is not seeded")
+@fault("data in a result is not seeded", "a list as the result")
 def _(patch: Patch) -> None:
     patch.setattr(Seed, "tensor", lambda self, code, x, t: x)
 
 
-@fault("the cotangent of data is zeros")
+@fault("the cotangent of data is zeros", "a fold over a list")
 def _(patch: Patch) -> None:
     patch.setattr(
         Collect,
@@ -231,7 +234,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Lifter, "argument", argument)
 
 
-@fault("data from outside is lifted without its values")
+@fault("data from outside is lifted without its values", "a fold over a list")
 def _(patch: Patch) -> None:
     before = Lift.tensor
     patch.setattr(Lift, "tensor", lambda self, code, x, t: before(self, code, code.bind(zeros_like(x)), t))
@@ -242,7 +245,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Lifter, "plain", lambda self, t: True)
 
 
-@fault("constructors keep their tags in another order")
+@fault("constructors keep their tags in another order", "a tree")
 def _(patch: Patch) -> None:
     from relay.transform.ad.duals import Lifting
 
@@ -272,14 +275,14 @@ def _(patch: Patch) -> None:
     patch.setattr(Dual, "ref", property(ref))
 
 
-@fault("the tangent of data is its value")
+@fault("the tangent of data is its value", "a list as the result")
 def _(patch: Patch) -> None:
     patch.setattr(
         Tangent, "tensor", lambda self, code, x, t: code.bind(project(x, 0)) if self.lifting.changes(t) else x
     )
 
 
-@fault("the direction of data is its value")
+@fault("the direction of data is its value", "a fold over a list")
 def _(patch: Patch) -> None:
     from relay.transform.ad.terms import tuple_of
 
@@ -294,7 +297,7 @@ def _(patch: Patch) -> None:
 # -- partial evaluation
 
 
-@fault("branches are decided the wrong way")
+@fault("branches are decided the wrong way", "a counter")
 def _(patch: Patch) -> None:
     before = Evaluator.evaluate
 
@@ -306,7 +309,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Evaluator, "evaluate", evaluate)
 
 
-@fault("the store survives calls")
+@fault("the store survives calls", "a list as the result")
 def _(patch: Patch) -> None:
     patch.setattr(Evaluator, "forget", lambda self, callee: None)
 
@@ -324,7 +327,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Evaluator, "branches", branches)
 
 
-@fault("the store is that of the last branch")
+@fault("the store is that of the last branch", 3)
 def _(patch: Patch) -> None:
     def branches(self: Any, e: Any, bodies: Any) -> Any:
         self.level += 1
@@ -367,7 +370,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Evaluator, "fits", fits)
 
 
-@fault("fields of tuples come in reverse")
+@fault("fields of tuples come in reverse", "forward over reverse over forward")
 def _(patch: Patch) -> None:
     before = Evaluator.evaluate
 

@@ -38,7 +38,7 @@ def wrong(case: str | int) -> bool:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
 def test_seeded_faults_are_found(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
-    for case in (*PROGRAMS, *LOOPS, *range(WITHIN)):
+    for case in (mutation.first, *PROGRAMS, *LOOPS, *range(WITHIN)):
         with monkeypatch.context() as patch:
             mutation.apply(patch)
             found = wrong(case)
