@@ -196,12 +196,13 @@ def check(
     fn: Function,
     *sizes: Mapping[DimVar, int],
     constants: frozenset[int] = frozenset(),
-    inputs: Sequence[Array] | None = None,
+    inputs: Sequence[Array] | Callable[[Mapping[DimVar, int]], Sequence[Array]] | None = None,
     target: Target | None = None,
     tolerance: float = 2e-5,
 ) -> KernelPlan:
     """Plan and compile a primitive once, for this machine or a ``target``; run it for each assignment of sizes beside the meaning of its
-    definition. Gives the plan for the ``target``, or one kind of machine. What this machine cannot run is compiled."""
+    definition, on ``inputs`` (for the sizes, where that is a function). Gives the plan for the ``target``, or one kind of machine. What
+    this machine cannot run is compiled."""
     shown = target or ZEN4
     target = target or HOST
     graph = te_graph(fn)
@@ -213,9 +214,8 @@ def check(
     native = Native(plan.kernel, target)
     for env in sizes or ({},):
         shapes = [[dim_evaluate(d, env) for d in t.shape] for t in graph.inputs]
-        arrays = list(
-            inputs or [random(s, t.dtype, n) for n, (s, t) in enumerate(zip(shapes, graph.inputs, strict=True))]
-        )
+        own = inputs(env) if callable(inputs) else inputs
+        arrays = list(own or [random(s, t.dtype, n) for n, (s, t) in enumerate(zip(shapes, graph.inputs, strict=True))])
         wanted = evaluate(graph.outputs, dict(zip(graph.inputs, arrays, strict=True)), env)
         given = [_packed(a) for a in (*arrays, *[arrays[0]] * (len(plan.kernel.inputs) - len(arrays)))]
         for pack in plan.packs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -47,17 +48,15 @@ def test_any_number_of_rows(rows: int, columns: int) -> None:
     """Some choose no matrix; of a matrix there may be none, one, or more than a block."""
     fn = summed(N, rows, columns)
     assert is_grouped(make_plan(fn, ZEN4))
-    for n in ROWS:
-        check(fn, {V: n}, inputs=given(n, rows, columns))
+    check(fn, *({V: n} for n in ROWS), inputs=lambda env: given(env[V], rows, columns))
     check(fn, {V: 300}, inputs=given(300, rows, columns, np.full(300, 3)))
 
 
 def test_sizes_that_are_known_and_sizes_that_are_not() -> None:
     rows, columns = DimVar("a"), DimVar("b")
     fn = summed(N, as_dim(rows), as_dim(columns))
-    for a, b in ((1, 1), (3, 70), (140, 9), (200, 130)):
-        for n in (0, 1, 40):
-            assert is_grouped(check(fn, {V: n, rows: a, columns: b}, inputs=given(n, a, b)))
+    sizes = [{V: n, rows: a, columns: b} for a, b in ((1, 1), (3, 70), (140, 9), (200, 130)) for n in (0, 1, 40)]
+    assert is_grouped(check(fn, *sizes, inputs=lambda env: given(env[V], env[rows], env[columns])))
     for n in (1, 6, 140):
         assert is_grouped(check(summed(n, 40, 50), inputs=given(n, 40, 50))) or n == 1
 
@@ -67,9 +66,8 @@ def test_sizes_that_are_known_and_sizes_that_are_not() -> None:
 )
 def test_other_elements(dtype: str, tolerance: float) -> None:
     fn = summed(N, 33, 40, dtype=dtype)
-    assert is_grouped(make_plan(fn, ZEN4))
-    for n in (1, 9, 150):
-        check(fn, {V: n}, inputs=given(n, 33, 40, dtype=dtype), tolerance=tolerance)
+    sizes = [{V: n} for n in (1, 9, 150)]
+    assert is_grouped(check(fn, *sizes, inputs=lambda env: given(env[V], 33, 40, dtype=dtype), tolerance=tolerance))
 
 
 @pytest.mark.parametrize("triple", ["x86-64-v3", "x86-64-v4"])
@@ -78,8 +76,9 @@ def test_other_processors(triple: str) -> None:
     target = parse_target(triple)
     for own in (target, replace(target, l3_bytes=16 << 10)):
         for columns in (70, 64):
-            for n in (1, 40, 200):
-                assert is_grouped(check(summed(N, 33, columns), {V: n}, inputs=given(n, 33, columns), target=own))
+            sizes, fn = [{V: n} for n in (1, 40, 200)], summed(N, 33, columns)
+            inputs = lambda env, columns=columns: given(env[V], 33, columns)  # noqa: E731
+            assert is_grouped(check(fn, *sizes, inputs=inputs, target=own))
 
 
 def test_what_is_small_or_no_outer_product_stays_a_scatter() -> None:
@@ -102,9 +101,11 @@ def test_several_heads_of_a_row() -> None:
         product = m("multiply", m("expand_dims", x, axis=3), m("expand_dims", y, axis=2))
         return m("segment_sum", product, g, num_segments=5)
 
-    for n in (0, 1, 40):
-        values = [random((n, 3, 24), "float32", 1), random((n, 3, 40), "float32", 2), given(n, 1, 1)[2]]
-        assert is_grouped(check(primitive(shape, build), {V: n}, inputs=values))
+    def values(env: Mapping[DimVar, int]) -> list[Array]:
+        n = env[V]
+        return [random((n, 3, 24), "float32", 1), random((n, 3, 40), "float32", 2), given(n, 1, 1)[2]]
+
+    assert is_grouped(check(primitive(shape, build), *({V: n} for n in (0, 1, 40)), inputs=values))
 
 
 def test_operands_that_are_computed() -> None:
@@ -113,8 +114,8 @@ def test_operands_that_are_computed() -> None:
     def build(m: Maker, x: Expr, y: Expr, g: Expr) -> Expr:
         return m("segment_sum", outer(m, m("exp", x), m("nn.relu", y)), g, num_segments=5)
 
-    for n in (1, 40):
-        assert is_grouped(check(primitive(shape, build), {V: n}, inputs=given(n, 40, 50), tolerance=1e-4))
+    fn, sizes = primitive(shape, build), [{V: n} for n in (1, 40)]
+    assert is_grouped(check(fn, *sizes, inputs=lambda env: given(env[V], 40, 50), tolerance=1e-4))
 
 
 def test_what_is_done_with_the_sums_is_an_epilogue() -> None:
@@ -126,9 +127,9 @@ def test_what_is_done_with_the_sums_is_an_epilogue() -> None:
         return m("subtract", w, m("multiply", made, m.constant(0.5)))
 
     fn = primitive(shape, build)
-    for n in (0, 1, 40, 300):
-        plan = check(fn, {V: n}, inputs=[*given(n, 40, 50), random((5, 40, 50), "float32", 3)])
-        assert is_grouped(plan)
+    w = random((5, 40, 50), "float32", 3)
+    sizes = [{V: n} for n in (0, 1, 40, 300)]
+    assert is_grouped(check(fn, *sizes, inputs=lambda env: [*given(env[V], 40, 50), w]))
 
 
 def test_an_element_is_the_same_bits_whatever_other_rows_there_are() -> None:
@@ -147,9 +148,10 @@ def test_an_element_is_the_same_bits_whatever_other_rows_there_are() -> None:
         np.testing.assert_array_equal(run(np.flatnonzero(g == matrix))[matrix], whole[matrix])
 
 
-@pytest.mark.parametrize("executor", ["vm", "aot"])
-@pytest.mark.parametrize("mode", ["clip", "wrap"])
-@pytest.mark.parametrize("index", ["int32", "int64"])
+@pytest.mark.parametrize(
+    ("executor", "mode", "index"),
+    [("vm", "clip", "int64"), ("vm", "wrap", "int32"), ("aot", "clip", "int32"), ("aot", "wrap", "int64")],
+)
 def test_gradients_of_two_layers_of_experts(executor: str, mode: str, index: str) -> None:
     """Both layouts of the matrices, choices outside of them, and the same bits for one thread and several."""
     text = f"""#[version = "0.0.5"]
