@@ -11,7 +11,7 @@ from relay.codegen.target import host_target, parse_target
 from relay.ir.dim import as_var, dim_var
 from relay.ir.dtypes import numpy_dtype
 from relay.loop.evaluate import evaluate
-from relay.loop.ir import Buffer, Kernel, Stmt, Transpose
+from relay.loop.ir import Alloc, Buffer, Kernel, Seq, Stmt, Transpose
 from relay.loop.printer import kernel_text
 from relay.loop.simplify import simplify
 from relay.loop.verify import verify
@@ -89,6 +89,29 @@ def test_a_few_rows_go_by_bands(rows: int) -> None:
             expected[3 + i : 3 + i + columns * 67 : 67][:columns] = given[5 + i * 131 :][:columns]
         assert native([given, got], {n: columns}) == 0
         assert (got == expected).all(), columns
+
+
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3", "x86-64"])
+def test_a_few_lines_on_the_stack(target: str) -> None:
+    """There and back, of as many rows and columns as sizes say: by strips and bands alone."""
+    n, m = as_var(N), as_var(M)
+    assert n is not None and m is not None
+    source, out = (Buffer(name, (20_000,), "float32", alignment=1) for name in "xy")
+    lines, zero = Buffer("lines", (32 * 64,), "float32", "stack"), number(0)
+    there = Transpose(lines, zero, number(64), source, number(5), number(131), Size(N), Size(M))
+    back = Transpose(out, number(3), number(67), lines, zero, number(64), Size(M), Size(N))
+    kernel = Kernel("turn", (source,), (out,), (n, m), Alloc(lines, Seq((there, back))))
+    chosen = parse_target(target)
+    assert "16x16" not in emit(kernel, chosen) and "8x8" not in emit(kernel, chosen)
+    native = Native(kernel, chosen)
+    given = np.arange(20_000, dtype=np.float32)
+    for rows in (0, 1, 3, 4, 7, 15, 16, 17, 63, 64):
+        for columns in (0, 1, 3, 4, 5, 8, 15, 16, 17, 31, 32):
+            expected, got = np.zeros(20_000, np.float32), np.zeros(20_000, np.float32)
+            for i in range(rows):
+                expected[3 + i * 67 :][:columns] = given[5 + i * 131 :][:columns]
+            assert native([given, got], {n: rows, m: columns}) == 0
+            assert (got == expected).all(), (rows, columns)
 
 
 @pytest.mark.parametrize("side", [4, 6, 8, 12, 64])

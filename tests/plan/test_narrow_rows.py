@@ -198,6 +198,83 @@ def test_nans_and_infinities() -> None:
         assert turns(plan) or not WIDE
 
 
+W = DimVar("w")
+# Rows of no elements, of one, of fewer than a group, of a vector and more, the longest that are turned, and longer ones.
+LENGTHS = tuple(
+    {V: rows, W: width}
+    for rows, widths in {
+        0: (5,), 15: (7,), 16: (1, 4), 17: (3,), 20: (0, 300), 33: (7, 16), 40: (33,), 90: (17,), 130: (31, 32), 300: (13,)
+    }.items()
+    for width in widths
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("op", ["variance", "nn.softmax", "nn.log_softmax", "logsumexp", "argmax"])
+@pytest.mark.parametrize("leading", [(N,), (2, N)])
+def test_rows_of_unknown_length_that_turn_out_to_be_short(op: str, leading: tuple[Any, ...]) -> None:
+    def build(m: Maker, x: Expr) -> Expr:
+        return m(op, x, axis=len(leading))
+
+    plan = check(primitive([tensor((*leading, as_dim(W)))], build), *LENGTHS, tolerance=1e-4)
+    assert turns(plan) or not WIDE
+    assert re.search(r"if .*w > 32", kernel_text(plan.kernel)) or not WIDE
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_short_rows_of_unknown_length_beside_what_all_of_them_share(dtype: str) -> None:
+    """A scale and a shift, and a number of each row."""
+
+    def norm(m: Maker, x: Expr, g: Expr, b: Expr) -> Expr:
+        return m("nn.layer_norm", x, g, b)
+
+    def shifted(m: Maker, x: Expr, each: Expr) -> Expr:
+        return m("nn.softmax", m("add", x, m("expand_dims", each, axis=1)))
+
+    w = as_dim(W)
+    operands = [tensor((N, w), dtype), tensor((w,), dtype), tensor((w,), dtype)]
+    for plan in (
+        check(primitive(operands, norm), *LENGTHS, tolerance=1e-4),
+        check(primitive([operands[0], tensor((N,), dtype)], shifted), *LENGTHS, tolerance=1e-4),
+    ):
+        assert turns(plan) or not WIDE
+        lines = [s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc) and "_lines" in s.buffer.name]
+        assert all(b.scope == "stack" for b in lines)
+
+
+def test_rows_of_unknown_length_that_are_not_turned() -> None:
+    """A sum alone, a part of each row, and the first half of longer ones beside others."""
+
+    def half(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+        """Squared distances from a mean of sums."""
+        made = te.compute(x.shape, lambda i, j: x[i, j] + y[i, j])
+        k = te.reduce_axis(x.shape[1])
+        mean = te.compute(x.shape[:1], lambda i: te.sum(made[i, k], k))
+        return te.compute(x.shape, lambda i, j: made[i, j] - mean[i])
+
+    def part(m: Maker, x: Expr) -> Expr:
+        return m("nn.softmax", m("strided_slice", x, begin=[0, 1], end=[1000, 9], strides=[1, 1]))
+
+    w = as_dim(W)
+    plain = check(primitive([tensor((N, w))], lambda m, x: m("sum", x, axis=1)), *LENGTHS, tolerance=1e-4)
+    assert not turns(plain)
+    check(primitive([tensor((1000, 10 + w))], part), {W: 0}, {W: 3}, {W: 30})
+    registry.operator("narrow.half")(half)
+    try:
+        fn = primitive([tensor((N, w)), tensor((N, 2 * w))], lambda m, x, y: m("narrow.half", x, y))
+        assert not turns(check(fn, *LENGTHS, tolerance=1e-4))
+    finally:
+        registry.remove("narrow.half")
+
+
+def test_nans_in_short_rows_of_unknown_length() -> None:
+    x = random((40, 10), "float32")
+    x[3, 4], x[17, 9], x[18, 0], x[39, 9] = np.nan, np.inf, -np.inf, np.nan
+    for op in ("argmin", "nn.softmax", "variance"):
+        build = lambda m, x, op=op: m(op, x, axis=1)  # noqa: E731
+        plan = check(primitive([tensor((N, as_dim(W)))], build), {V: 40, W: 10}, inputs=[x])
+        assert turns(plan) or not WIDE
+
+
 def test_small_matrices_of_unknown_sizes() -> None:
     """Lanes run across matrices that turn out to be small: along rows that are read through an index, and across columns."""
     size = DimVar("s")

@@ -22,6 +22,8 @@ from relay.codegen.values import Value, is_packed, memory_bytes, memory_type
 from relay.ir.record import record
 
 _GROUP_BYTES = 16
+# So many lines are few.
+_FEW = 32
 
 
 @record(frozen=True, slots=True)
@@ -46,13 +48,24 @@ def transpose(f: Frame, target: Block, source: Block, rows: Value, columns: Valu
     if known is not None:
         _blocks(f, target, source, rows, columns, known)
         return
-    # What decides is known when it runs: a function of the module's that chooses.
+    # What decides is known when it runs: a function of the module's that chooses. A few lines on the stack go by strips or bands alone,
+    # which take hardly longer than squares, and far less code.
+    few_rows, few_columns = (_lines(b) in range(1, _FEW + 1) for b in (source, target))
     name = f"turn_{dtype}"
+    if few_rows or few_columns:
+        name += "_lines" if few_rows else "_columns"
+        ways = [(group, lanes) if few_rows else (lanes, group), (group, group)]
     if f.builder.module.lacks(name):
         with _helper(f, name, dtype, ("rows", "columns")) as (inner, turned, given, (down, across)):
             _choose(inner, turned, given, down, across, ways)
     sides = [f"ptr {_address(f, b, f.arith.index(0), f.arith.index(0))}, i64 {b.pitch.text}" for b in (target, source)]
     f.builder.do(f"call void @{name}({', '.join(sides)}, i64 {rows.text}, i64 {columns.text})")
+
+
+def _lines(block: Block) -> int:
+    """How many rows a block on the stack has at most; 0: it is elsewhere, or nobody knows."""
+    pitch = block.pitch.const
+    return block.place.room // int(pitch) if block.place.local and pitch else 0
 
 
 def _known(f: Frame, rows: Value, columns: Value, ways: Sequence[tuple[int, int]]) -> tuple[int, int] | None:

@@ -4,6 +4,7 @@ A softmax over ten classes leaves lanes without work, ends every reduction in th
 side by side have none of that, but their elements lie apart. So a block of rows is turned on the stack first, columns becoming lines (by
 squares in registers, `Transpose`), every member of the nest runs over lines, a lane to each row, and what the nest makes is turned back.
 A scan that does not run in vectors (`Emitter.runs`: a product of floats, a recurrence of one's own) goes through long rows so as well.
+Rows of unknown length are turned where they turn out to be short (`NarrowRows.too_long`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub, shape_size
+from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub, known_equal, shape_size
 from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, Stmt, Store, Transpose
@@ -21,12 +22,14 @@ from relay.plan.graph import loads, tensor_key
 from relay.plan.reduction import initial
 from relay.plan.row_members import Emitter
 from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position, frame_of, lane_blocks
-from relay.te.scalar import Axis, Const, Reduce, Scalar, binary, compare
+from relay.te.scalar import Axis, Const, Reduce, Scalar, binary, compare, extent_of
 from relay.te.tensor import Scan, Tensor, stage_bodies
 
 # Longer rows are not looked at (the second: where the steps of a scan wait for one another); so few elements apart, lanes are loaded as
 # fast as neighbours.
 _LONGEST, _LONGEST_SCANNED, _NEAR = 128, 1 << 14, 4
+# Rows of unknown length are turned up to so many elements.
+_LONGEST_UNKNOWN = 32
 # Clock cycles, as measured on Zen 4: the end of a reduction along a row, and of one for a position; a step of a scan along a row,
 # and a vector of one that runs in vectors (`Emitter.runs`); a row that is written with lanes left over and read again (what is written
 # under a mask is not forwarded); more for a vector of a search for a position; more for a vector whose accumulator lies in memory.
@@ -43,7 +46,7 @@ class Rows:
     row 0 begins at ``start``."""
 
     buffer: Buffer
-    width: int
+    width: Dim
     start: Dim
     read: bool
     written: bool
@@ -52,12 +55,20 @@ class Rows:
 
 @record(frozen=True, slots=True, eq=False)
 class NarrowRows:
-    """The operands of a nest to turn, and how many rows at a time."""
+    """The operands of a nest to turn, and how many rows at a time. ``unknown``: the length of rows that nobody knows, which is
+    ``most`` then at most."""
 
     operands: tuple[Rows, ...]
     block: int
     # Lanes of a vector, where everything that is read is turned.
     vector: int | None
+    unknown: Dim | None
+    most: int
+
+    @property
+    def too_long(self) -> Scalar:
+        """Whether rows of unknown length turn out to be longer than that."""
+        return compare("gt", extent_of(self.unknown or 0), self.most)
 
     def across(self, axis: Axis) -> tuple[Lanes, list[Axis], Scalar]:
         """Lanes across blocks of the rows, the loop over blocks, and the axis in terms of both."""
@@ -74,11 +85,12 @@ class NarrowRows:
         after: list[Stmt] = []
         for rows in self.operands:
             whole = rows.buffer
-            lines = temporary(builder.fresh(f"{whole.name}_lines"), rows.width * lanes.size, whole.dtype)
+            count = rows.width if isinstance(rows.width, int) else self.most
+            lines = temporary(builder.fresh(f"{whole.name}_lines"), count * lanes.size, whole.dtype)
             buffers.append(lines)
             for key, strides in rows.keys.items():
                 builder.storage[key] = Storage(lines, tuple(s * lanes.size for s in strides), offset)
-            width = Const(rows.width, "int64")
+            width = extent_of(rows.width)
             at = binary("add", builder.indices.scalar(rows.start), binary("mul", first, width))
             if rows.written:
                 after.append(Transpose(whole, at, width, lines, zero, step, width, lanes.count))
@@ -87,7 +99,7 @@ class NarrowRows:
                 before.append(Transpose(lines, zero, step, whole, at, width, lanes.count, width))
         return buffers, before, after
 
-    def _cleared(self, lines: Buffer, width: int, lanes: Lanes) -> list[Stmt]:
+    def _cleared(self, lines: Buffer, width: Dim, lanes: Lanes) -> list[Stmt]:
         """Zeros in the last vector of each line of a block that is not full: what is there by chance may be subnormal."""
         if lanes.vector is None or isinstance(lanes.count, Const):
             return []
@@ -122,7 +134,7 @@ def narrow_rows(
         if access is None:
             return None
         width, start, strides = access
-        if written and width > 1 and shape_size(tuple(a.extent for a in inner)) != width:
+        if written and width not in (0, 1) and shape_size(tuple(a.extent for a in inner)) != width:
             return None  # something else writes the rest of a row
         known = found.setdefault(id(where.buffer), Rows(where.buffer, width, start, False, False, {}))
         if known.width != width or known.start != start or known.keys.setdefault(key, strides) != strides:
@@ -130,18 +142,37 @@ def narrow_rows(
         known.written |= written
         known.read |= not written
     # One element to a row, or the same for all rows: lanes find them as they are.
-    operands = tuple(r for r in found.values() if r.width > 1)
-    if all(r.width <= _NEAR for r in operands) or not all(turnable(r.buffer.dtype) for r in operands):
+    operands = tuple(r for r in found.values() if r.width not in (0, 1))
+    if all(isinstance(r.width, int) and r.width <= _NEAR for r in operands):
         return None
-    if not matrices and not _pays(emitter, plans, operands, lanes):
+    if not all(turnable(r.buffer.dtype) for r in operands):
         return None
-    bytes_of_row = sum(r.width * dtype_bits(r.buffer.dtype) // 8 for r in operands)
+    unknown = next((r.width for r in operands if not isinstance(r.width, int)), None)
+    if unknown is not None and (matrices or not _are_alike(plans, operands, unknown)):
+        return None
+    if unknown is None and not matrices and not _pays(emitter, plans, operands, lanes):
+        return None
+    widths = [r.width if isinstance(r.width, int) else _LONGEST_UNKNOWN for r in operands]
+    bytes_of_row = sum(w * dtype_bits(r.buffer.dtype) // 8 for w, r in zip(widths, operands, strict=True))
     block = max(lanes, min(LANE_BLOCK, STACK_BYTES // bytes_of_row // lanes * lanes))
-    return NarrowRows(operands, block, None if any(r.read and r.width < 2 for r in found.values()) else lanes)
+    vector = None if any(r.read and r.width in (0, 1) for r in found.values()) else lanes
+    return NarrowRows(operands, block, vector, unknown, _LONGEST_UNKNOWN)
+
+
+def _are_alike(plans: Sequence[MemberPlan], operands: Sequence[Rows], unknown: Dim) -> bool:
+    """Whether rows of unknown length are all as long, and all that goes on in one is a loop over its elements, some of which are reduced;
+    and whether that is in steps: a sum alone gains too little for code of its own."""
+    inside = [[*p.inner, *p.reduced] for p in plans]
+    if any(isinstance(p.member.kept.stage, Scan) for p in plans) or any(len(axes) > 1 for axes in inside):
+        return False
+    if not any(p.reduced for p in plans) or (len(plans) == 1 and not finds_position(plans[0])):
+        return False
+    sizes = [*(r.width for r in operands), *(a.extent for axes in inside for a in axes)]
+    return all(isinstance(size, int) or known_equal(size, unknown) for size in sizes)
 
 
 def _pays(emitter: Emitter, plans: Sequence[MemberPlan], operands: Sequence[Rows], lanes: int) -> bool:
-    """Whether a row takes less time turned than with lanes along it."""
+    """Whether a row of known length takes less time turned than with lanes along it."""
     along = across = 0.0
     for number, plan in enumerate(plans):
         stage, reduces = plan.member.kept.stage, plan.member.kept.is_reduction
@@ -159,7 +190,8 @@ def _pays(emitter: Emitter, plans: Sequence[MemberPlan], operands: Sequence[Rows
             along += -(-size // lanes) * each + (end if reduces else 0)
         if plan.inner and size % lanes and any(_reads(later, plan) for later in plans[number + 1 :]):
             along += _KEPT
-    turned = sum(rows.width * (_TURNED_BACK if rows.written else _TURNED) for rows in operands)
+    widths = [(r.width, r.written) for r in operands if isinstance(r.width, int)]
+    turned = sum(width * (_TURNED_BACK if written else _TURNED) for width, written in widths)
     return across + turned / lanes < along
 
 
@@ -193,16 +225,16 @@ def accessed(
 
 def _row_of(
     builder: Builder, where: Storage, index: Sequence[Scalar], rows: Sequence[Axis], inner: Sequence[Axis], longest: int
-) -> tuple[int, Dim, tuple[int, ...]] | None:
+) -> tuple[Dim, Dim, tuple[int, ...]] | None:
     """How an access goes over the last of the rows: the elements from one row to the next, where the first row begins, and the strides
     of the axes inside a row (0: an axis that is none). None where rows and what is inside do not come apart."""
     indices, last = builder.indices, rows[-1]
     terms = [dim_mul(indices.poly(i), s) for i, s in zip(index, where.strides, strict=True)]
     whole = total_cost([where.offset, *terms])
     width = indices.coefficient(whole, last)
-    if not isinstance(width, int) or not 0 <= width <= longest:
+    if width is None or (isinstance(width, int) and not 0 <= width <= longest):
         return None
-    if width < 2:
+    if width in (0, 1):
         return width, 0, ()
     if not indices.within(whole, where.buffer.shape[0]):
         return None  # what a choice keeps from being read would be turned
@@ -210,13 +242,12 @@ def _row_of(
     column: Dim = 0
     strides: list[int] = []
     for term, stride in zip(terms, where.strides, strict=True):
-        inside = isinstance(stride, int) and stride < width
+        inside = isinstance(stride, int) and (stride < width if isinstance(width, int) else stride == 1)
         if any(indices.coefficient(term, a) != 0 for a in (rows if inside else inner)):
             return None
         strides.append(stride if inside and isinstance(stride, int) else 0)
         start, column = (start, dim_add(column, term)) if inside else (dim_add(start, term), column)
     start = dim_sub(start, dim_mul(indices.poly(last), width))
-    least, most = indices.bounds(column)
-    if least is None or least < 0 or most is None or most >= width or indices.coefficient(start, last) != 0:
+    if not indices.within(column, width) or indices.coefficient(start, last) != 0:
         return None
     return width, start, tuple(strides)

@@ -118,13 +118,21 @@ def repeated(
 
 
 def widened(
-    builder: Builder, plans: Sequence[MemberPlan], temps: Sequence[Buffer], lane: Axis, size: int, held: bool = False
+    builder: Builder,
+    plans: Sequence[MemberPlan],
+    temps: Sequence[Buffer],
+    lane: Axis,
+    size: int,
+    held: bool = False,
+    most: int | None = None,
 ) -> list[Buffer]:
-    """Temporaries with an element per lane; ``held``: those with nothing else are registers."""
+    """Temporaries with an element per lane; ``held``: those with nothing else are registers. ``most``: so many elements are those of
+    unknown size at most."""
     offset = builder.indices.poly(lane)
     wide: list[Buffer] = []
     for key, where in _stored(builder, plans, temps):
-        count = dim_mul(where.buffer.shape[0], size)
+        (own,) = where.buffer.shape
+        count = dim_mul(own if most is None or isinstance(own, int) else most, size)
         buffer = temporary(where.buffer.name, count, where.buffer.dtype)
         if held and count == size:
             buffer = replace(buffer, scope="register")

@@ -12,11 +12,12 @@ with an accumulator per lane.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from functools import reduce
 
 from relay.ir.dim import Dim, ceil_div, dim_mul, known_equal, shape_size
 from relay.ir.record import record
 from relay.loop.ir import Branch, Buffer, For, Stmt
-from relay.plan.build import Builder, allocate, at_least_one, seq, total_cost
+from relay.plan.build import Builder, Storage, allocate, at_least_one, seq, total_cost
 from relay.plan.expand import Env, cost
 from relay.plan.graph import tensor_key
 from relay.plan.moments import row_steps
@@ -60,24 +61,36 @@ def row_nest(builder: Builder, nest: Nest, long: Short | None = None) -> Stmt:
     begun = _Begun.of(builder, nest)
     rows, plans, temps, work, emitter = begun.rows, begun.plans, begun.temps, begun.work, begun.emitter
     env, storage = dict(emitter.env), dict(builder.storage)
-
-    def as_it_was() -> None:
-        """Another way of the nest, and other nests, find what they read where it was."""
-        emitter.env, builder.storage = dict(env), dict(storage)
-
     narrow = narrow_rows(emitter, plans, rows, temps, lanes)
     if narrow is not None:
         blocks: Stmt | None = turned(emitter, narrow, plans, temps, rows, work)
     else:
         blocks = strips(emitter, plans, rows, temps, lanes, work)
-    as_it_was()
-    if blocks is not None:
-        if isinstance(rows[-1].extent, int):
-            return blocks
-        # Few rows have no block to turn.
+    # Another way of the nest, and other nests, find what they read where it was.
+    emitter.env, builder.storage = env, storage
+    if blocks is None:
+        return _unturned(builder, nest, begun, given, long)
+    # Few rows have no block to turn, and rows that turn out to be long are none.
+    few = [] if isinstance(rows[-1].extent, int) else [compare("lt", extent_of(rows[-1].extent), lanes)]
+    if narrow is None or narrow.unknown is None:
         emitter.near = narrow is not None
-        few = compare("lt", extent_of(rows[-1].extent), lanes)
-        return Branch(few, _along(emitter, plans, temps, rows, work), blocks)
+        return Branch(few[0], _along(emitter, plans, temps, rows, work), blocks) if few else blocks
+    other = reduce(lambda a, b: binary("or", a, b), [narrow.too_long, *few])
+    return Branch(other, _unturned(builder, nest, begun, given, long), blocks)
+
+
+def _unturned(
+    builder: Builder, nest: Nest, begun: _Begun, given: dict[tuple[int, int], Storage], long: Short | None
+) -> Stmt:
+    """The loops of a nest whose rows are read where they are. ``given``: the memory that there was before the nest."""
+    lanes = builder.lanes(nest.dtypes)
+    rows, plans, temps, work, emitter = begun.rows, begun.plans, begun.temps, begun.work, begun.emitter
+    env, storage = dict(emitter.env), dict(builder.storage)
+
+    def as_it_was() -> None:
+        """Another way of the nest, and other nests, find what they read where it was."""
+        emitter.env, builder.storage = dict(env), dict(storage)
+
     is_across = _across_rows(builder, lanes, plans, rows, begun.accessed())
     if is_across is True and not _beside(emitter, plans, given.keys(), rows[-1]):
         builder.storage = dict(given)

@@ -116,7 +116,7 @@ def turned(
     builder, last = emitter.builder, rows[-1]
     lanes, blocks, position = narrow.across(last)
     first = binary("mul", blocks[0], lanes.size) if blocks else Const(0, "int64")
-    wide = widened(builder, plans, temps, lanes.variable, lanes.size)
+    wide = widened(builder, plans, temps, lanes.variable, lanes.size, most=narrow.most)
     lines, before, after = narrow.turned(builder, lanes, first)
     emitter.bind(last, position)
     members = members_across(emitter, plans, lanes)
