@@ -241,6 +241,21 @@ def test_short_rows_of_unknown_length_beside_what_all_of_them_share(dtype: str) 
         assert all(b.scope == "stack" for b in lines)
 
 
+def test_gradients_of_short_rows_of_unknown_length() -> None:
+    """Sums over rows beside those over lines."""
+    module = relay.parse("""#[version = "0.0.5"]
+def @main[m: Dim, n: Dim](%x: Tensor[(m, n), float32], %g: Tensor[(n,), float32], %b: Tensor[(n,), float32]) -> float32 {
+  sum(exp(nn.softmax(nn.layer_norm(%x, %g, %b)) * %x))
+}""")
+    gradient: Any = relay.grad(module, (0, 1, 2))
+    exe: Any = relay.compile(gradient, check_memory=True)
+    for rows, width in ((0, 3), (1, 7), (16, 1), (33, 5), (300, 17), (40, 32), (40, 33)):
+        given = [random(shape, "float32") for shape in ((rows, width), (width,), (width,))]
+        expected: Any = relay.evaluate(gradient, *given)
+        for a, b in zip(exe(*given), expected, strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-3, atol=1e-3)
+
+
 def test_rows_of_unknown_length_that_are_not_turned() -> None:
     """A sum alone, a part of each row, and the first half of longer ones beside others."""
 
