@@ -49,6 +49,7 @@ from relay.transform import (
     DeadReferences,
     DropIdentities,
     DropUnread,
+    EarlyFields,
     EtaExpand,
     ExpandCompositions,
     FindSoftmax,
@@ -190,7 +191,7 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
         *reduced_precision(options),
         *([DropUnread(facts), GatherLate(), DeadCode(), Recompute(machine=weights, table=facts)] if level >= 3 else []),
         fuse,
-        *([RowViews()] if level >= 3 else []),
+        *([RowViews(), EarlyFields()] if level >= 3 else []),
         dead,
     ]
 

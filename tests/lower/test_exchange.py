@@ -48,6 +48,15 @@ def @go[n: Dim](%t: int64, %s: ({V}, {V}), %w: {M}) -> ({V}, {V}) {{
   }}
 }}
 def @main[n: Dim](%t: int64, %x: {V}, %w: {M}) -> ({V}, {V}) {{ @go(%t, (%x, %x), %w) }}""",
+    "a pair of which each part is written over": f"""
+def @go[n: Dim](%t: int64, %s: ({M}, {V}), %w: {M}) -> ({M}, {V}) {{
+  if (%t == 0i64) {{ %s }} else {{
+    let %a = %s.0 * 0.5f + %w;
+    let %b = %s.1 * 0.5f + max(%a, axis=[0]);
+    @go(%t - 1i64, (%a, %b), %w)
+  }}
+}}
+def @main[n: Dim](%t: int64, %x: {V}, %w: {M}) -> ({M}, {V}) {{ @go(%t, (%w * expand_dims(%x, axis=1), %x), %w) }}""",
     "every state is kept": f"""
 def @go[n: Dim](%t: int64, %x: {V}, %all: List[{V}], %w: {M}) -> List[{V}] {{
   if (%t == 0i64) {{ Cons(%x, %all) }} else {{
@@ -112,7 +121,15 @@ def _flat(value: object) -> list[object]:
     return [x for v in value for x in _flat(v)] if isinstance(value, tuple) else [value]
 
 
-@pytest.mark.parametrize("name", ["one state", "two states that change places", "a pair that is carried in parts"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "one state",
+        "two states that change places",
+        "a pair that is carried in parts",
+        "a pair of which each part is written over",
+    ],
+)
 def test_iterations_allocate_nothing(name: str) -> None:
     exe = relay.compile(relay.parse(HEAD + PROGRAMS[name]), threads=1)
     x, w = np.ones(40, np.float32), np.eye(40, dtype=np.float32)

@@ -19,6 +19,7 @@ from relay.transform.cse import CommonSubexpressions
 from relay.transform.dead_code import DeadCode, DeadFunctions
 from relay.transform.dead_references import DeadReferences
 from relay.transform.defunctionalise import Defunctionalise
+from relay.transform.early_fields import EarlyFields
 from relay.transform.einsums import SplitEinsums
 from relay.transform.eta import EtaExpand
 from relay.transform.fix_invariants import FixInvariants
@@ -65,6 +66,7 @@ __all__ = [
     "Defunctionalise",
     "DropIdentities",
     "DropUnread",
+    "EarlyFields",
     "EtaExpand",
     "ExpandCompositions",
     "FindSoftmax",
