@@ -17,6 +17,7 @@ from relay.loop.simplify import simplify
 from relay.loop.verify import verify
 from relay.te.scalar import Const, Scalar, Size
 from tests.codegen.native import Native
+from tests.plan.harness import ZEN4
 
 N, M = dim_var("n"), dim_var("m")
 SHAPES = [
@@ -120,5 +121,4 @@ def test_whole_blocks_go_through_registers(side: int) -> None:
     body, source, out = turned(number(side), number(side), 64, 64, "float32")
     kernel = Kernel("turn", (source,), (out,), (), body)
     assert f"transpose y[3 by 64] = x[5 by 64] for {side} x {side}" in kernel_text(kernel)
-    if host_target().vector_bits >= 512:
-        assert "vunpcklps" in assembly(emit(kernel, host_target()), host_target())
+    assert "vunpcklps" in assembly(emit(kernel, ZEN4), ZEN4)  # which moves LLVM takes is the processor's
