@@ -74,6 +74,7 @@ from tests.ir.programs import HEADER
         ("not True", 1, 5, "logical_not(a)"),
         ("return 1", 1, 8, "leave out `return`"),
         ("let %x = 1 %x", 1, 12, "ends with a semicolon"),
+        ("match (3) { %y => %y + 1 _ => 2 }", 1, 26, "cases of a match"),
         ("f(1, [2, 3])", 1, 6, "attributes are given by name"),
         ("while (True) { 1 }", 1, 14, "@while or @for of the prelude"),
         ("let %x = 1; %x[0]", 1, 15, "take(%x, 0, axis=0)"),

@@ -69,8 +69,8 @@ def hint(tokens: Tokens, position: int, expected: Collection[str], wants_express
         return f"a variable is %{before}, a function @{before}"
     if text in _FOUND:
         return _FOUND[text]
-    if kind in _BEGINS_EXPRESSION and ";" in expected:
-        return "a binding ends with a semicolon, arguments are separated by commas"
+    if (kind in _BEGINS_EXPRESSION or text == "_") and ";" in expected:
+        return "a binding ends with a semicolon; arguments, and the cases of a match, are separated by commas"
     return ""
 
 
