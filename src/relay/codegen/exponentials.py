@@ -172,7 +172,7 @@ def exp2(kit: Kit, x: Register) -> Register:
 
     def any_number() -> Register:
         bounded = kit.at_most(kit.where(none, 0.0, x), high)
-        whole = kit.nearest(bounded)
+        _, whole = _nearest_power(kit, bounded)  # which decides as there what is next to a half
         return scaled(kit, exp_polynomial(kit, (bounded - whole) * math.log(2)) + 1.0, whole)
 
     if kit.scales(x):

@@ -22,7 +22,7 @@ from relay.plan.graph import loads, tensor_key
 from relay.plan.reduction import initial
 from relay.plan.row_members import Emitter
 from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position, frame_of, lane_blocks
-from relay.te.scalar import Axis, Const, Reduce, Scalar, binary, compare, extent_of
+from relay.te.scalar import Axis, Const, Reduce, Scalar, binary, compare, extent_of, minimum
 from relay.te.tensor import Scan, Tensor, stage_bodies
 
 # Longer rows are not looked at (the second: where the steps of a scan wait for one another); so few elements apart, lanes are loaded as
@@ -105,6 +105,7 @@ class NarrowRows:
             return []
         line, lane = Axis("line", width), Axis("lane", lanes.vector)
         last = binary("mul", binary("floordiv", lanes.count, lanes.vector), lanes.vector)
+        last = minimum(last, lanes.size - lanes.vector)  # it is, where the block is not full
         place = binary("add", binary("add", binary("mul", line, lanes.size), last), lane)
         clear = vectorized(lane, Const(lanes.vector, "int64"), Store(lines, (place,), initial("sum", lines.dtype)))
         return [Branch(compare("lt", lanes.count, lanes.size), serial([line], clear))]

@@ -75,18 +75,18 @@ class Lanes:
     multiple: int = 1
 
     def each(self, stores: Sequence[Stmt]) -> list[Stmt]:
-        """Stores that do not need each other, for every lane. Those to operands have a loop of their own: in the others' memory no lane of
-        a vector is left as it was."""
+        """Stores that do not need each other, for every lane. Those to operands, and to what other nests read, have a loop of their own: in
+        other memory no lane of a vector is left as it was."""
         if self.vector is None:
             return [self.loop(seq(stores))]
-        parts = [[s for s in stores if _touches_operands(s) is touches] for touches in (False, True)]
+        parts = [[s for s in stores if _touches_others(s) is touches] for touches in (False, True)]
         return [self.loop(seq(part)) for part in parts if part]
 
     def loop(self, body: Stmt) -> Stmt:
         """The statement for every lane; for those behind the last one, too, where it touches nothing but such memory."""
         if self.held:
             return _loop_where(self.inside, vectorized(self.variable, Const(self.size, "int64"), body))
-        if self.vector is None or _touches_operands(body):
+        if self.vector is None or _touches_others(body):
             return vectorized(self.variable, self.count, body)
         vectors = binary("floordiv", binary("add", self.count, self.vector - 1), self.vector)
         return vectorized(self.variable, binary("mul", vectors, self.vector), body)
@@ -137,8 +137,8 @@ def _loop_where(inside: Scalar, loop: Stmt) -> Stmt:
     return replace(loop, body=_where(inside, loop.body, frozenset({loop.var})))
 
 
-def _touches_operands(stmt: Stmt) -> bool:
-    return any(b.scope == "operand" for b in buffers_used(stmt))
+def _touches_others(stmt: Stmt) -> bool:
+    return any(b.scope in ("operand", "workspace") for b in buffers_used(stmt))
 
 
 def lane_blocks(axis: Axis, most: int = LANE_BLOCK) -> tuple[Lanes, list[Axis], Scalar]:
