@@ -18,7 +18,7 @@ from relay.executable.program import Executable, load
 from relay.ir.diagnostics import FileError
 from relay.ir.expr import Constant
 from relay.ir.files import prune
-from relay.ir.mapped import release
+from relay.ir.mapped import content_digest
 from relay.ir.module import Module
 from relay.ir.walk import post_order
 from relay.op.foreign import foreign_definitions
@@ -59,12 +59,12 @@ def program_key(module: Module, options: Options, target: str) -> str | None:
         digest.update(repr([(c.dtype, c.data.shape) for c in found]).encode())
         constants += found
     # Hashing gigabytes of weights is most of a start from the cache; it runs outside of the interpreter's lock.
-    large = [c for c in constants if c.data.nbytes >= _LARGE]
+    large = [c.data for c in constants if c.data.nbytes >= _LARGE]
     with ThreadPoolExecutor(available_threads()) as threads:
-        large_digests = threads.map(_content, large)
+        large_digests = threads.map(content_digest, large)
         for constant in constants:
             if constant.data.nbytes < _LARGE:
-                digest.update(_content(constant))
+                digest.update(content_digest(constant.data))
         for content in large_digests:
             digest.update(content)
     digest.update(repr((target, options.opt_level, options.entries, options.executor, options.precision)).encode())
@@ -75,14 +75,6 @@ def program_key(module: Module, options: Options, target: str) -> str | None:
     if options.tune:  # what is fastest depends on the threads there are
         digest.update(repr(("tuned", options.threads)).encode())
     return digest.hexdigest()
-
-
-def _content(constant: Constant) -> bytes:
-    """A digest of a constant's data. (Processors have instructions for SHA-256.)"""
-    array = np.ascontiguousarray(constant.data)
-    content = hashlib.sha256(array.reshape(-1).view(np.uint8).data if array.size else b"").digest()
-    release(array)
-    return content
 
 
 class ProgramCache:

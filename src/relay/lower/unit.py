@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import field
 
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from relay.ir.dim import Dim
 from relay.ir.expr import Constant
-from relay.ir.mapped import release
+from relay.ir.mapped import content_digest, release
 from relay.ir.record import record
 from relay.ir.types import TensorType
 from relay.lower.recurrence import Recurrence
@@ -80,10 +79,10 @@ class Unit:
         """Which of some constants has these contents."""
         if not alike:
             return None
-        own = _digest(data)
+        own = content_digest(data)
         for index in alike:
             if index not in self._digests:
-                self._digests[index] = _digest(self.constants[index][0])
+                self._digests[index] = content_digest(self.constants[index][0])
             if self._digests[index] == own:
                 return index
         self._digests[len(self.constants)] = own
@@ -118,16 +117,7 @@ class Unit:
         return self.routines.index(name)
 
 
-def _bytes(data: Array) -> npt.NDArray[np.uint8]:
-    """The bytes of an array whose elements are in order."""
-    return data.reshape(-1).view(np.uint8)
-
-
 def _samples(data: Array) -> bytes:
     """Some bytes of an array, all of a small one: constants that differ nearly always differ there, and then nobody reads them whole."""
     every = max(1, data.nbytes // _SAMPLES) | 1  # odd, so that each byte of an element is met
-    return _bytes(data)[::every].tobytes()
-
-
-def _digest(data: Array) -> bytes:
-    return hashlib.sha256(_bytes(data).data).digest()
+    return data.reshape(-1).view(np.uint8)[::every].tobytes()

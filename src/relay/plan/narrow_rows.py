@@ -66,9 +66,9 @@ class NarrowRows:
     most: int
 
     @property
-    def too_long(self) -> Scalar:
-        """Whether rows of unknown length turn out to be longer than that."""
-        return compare("gt", extent_of(self.unknown or 0), self.most)
+    def too_long(self) -> Scalar | None:
+        """Whether rows of unknown length turn out to be longer than that; None where it is known."""
+        return None if self.unknown is None else compare("gt", extent_of(self.unknown), self.most)
 
     def across(self, axis: Axis) -> tuple[Lanes, list[Axis], Scalar]:
         """Lanes across blocks of the rows, the loop over blocks, and the axis in terms of both."""

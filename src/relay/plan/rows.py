@@ -12,7 +12,6 @@ with an accumulator per lane.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from functools import reduce
 
 from relay.ir.dim import Dim, ceil_div, dim_mul, known_equal, shape_size
 from relay.ir.record import record
@@ -71,12 +70,15 @@ def row_nest(builder: Builder, nest: Nest, long: Short | None = None) -> Stmt:
     if blocks is None:
         return _unturned(builder, nest, begun, given, long)
     # Few rows have no block to turn, and rows that turn out to be long are none.
-    few = [] if isinstance(rows[-1].extent, int) else [compare("lt", extent_of(rows[-1].extent), lanes)]
-    if narrow is None or narrow.unknown is None:
-        emitter.near = narrow is not None
-        return Branch(few[0], _along(emitter, plans, temps, rows, work), blocks) if few else blocks
-    other = reduce(lambda a, b: binary("or", a, b), [narrow.too_long, *few])
-    return Branch(other, _unturned(builder, nest, begun, given, long), blocks)
+    few = None if isinstance(rows[-1].extent, int) else compare("lt", extent_of(rows[-1].extent), lanes)
+    too_long = None if narrow is None else narrow.too_long
+    if too_long is not None:
+        other = too_long if few is None else binary("or", too_long, few)
+        return Branch(other, _unturned(builder, nest, begun, given, long), blocks)
+    if few is None:
+        return blocks
+    emitter.near = narrow is not None
+    return Branch(few, _along(emitter, plans, temps, rows, work), blocks)
 
 
 def _unturned(

@@ -246,10 +246,7 @@ class Forward:
 
     def function(self, function: Function) -> Function:
         """The function rewritten; the same object when nothing changed."""
-        if is_primitive(function):
-            return function
-        body = run(self.block(body_of(function)))
-        return function if body is function.body else replace(function, body=body)
+        return with_body(function, self.block)
 
     def definition(self, e: Expr) -> Expr:
         """What an atom stands for: the operation bound to it where that is known, else itself."""
@@ -295,9 +292,22 @@ class Forward:
         return Block(tuple(scope.bindings), result, block.ty, block.span)
 
 
+def with_body(function: Function, new: Callable[[Block], Step[Block]]) -> Function:
+    """The function with ``new`` of its body, unless it is a primitive; the same object when nothing changed."""
+    if is_primitive(function):
+        return function
+    body = run(new(body_of(function)))
+    return function if body is function.body else replace(function, body=body)
+
+
 def map_functions(module: Module, rewrite: Callable[[Function], Function]) -> Module:
     """The module with every function rewritten; the same module when nothing changed."""
     return module.with_functions({name: rewrite(f) for name, f in module.functions.items()})
+
+
+def map_bodies(module: Module, new: Callable[[Block], Step[Block]]) -> Module:
+    """The module with ``new`` of every function's body, but for primitives; the same module when nothing changed."""
+    return map_functions(module, lambda function: with_body(function, new))
 
 
 def check_blocks(module: Module) -> None:

@@ -20,17 +20,17 @@ from typing import Any, ClassVar
 from relay.ir.diagnostics import RelayError
 from relay.ir.dim import shape_size
 from relay.ir.dim_total import dim_typical
-from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Proj, Tuple, Var, attrs_key
+from relay.ir.expr import Binding, Block, Call, Expr, OpRef, Proj, Tuple, Var, attrs_key
 from relay.ir.module import Module
 from relay.ir.record import record
-from relay.ir.trampoline import Step, run
+from relay.ir.trampoline import Step
 from relay.ir.types import TensorType, TupleType, Type, mentions_any
 from relay.op import registry
 from relay.op.gradient import operand_signature
 from relay.te.scalar import Reduce, iteration_count
 from relay.te.tensor import Compute, DefinitionError, Tensor, Undetermined, stages
 from relay.transform.base import Pass
-from relay.transform.blocks import body_of, is_primitive, map_functions, nested_blocks, with_nested_blocks
+from relay.transform.blocks import map_bodies, nested_blocks, with_nested_blocks
 from relay.transform.build import op_call, type_of
 from relay.transform.cse import atom_key
 
@@ -49,14 +49,7 @@ class JoinCotangents(Pass):
 
     def __call__(self, module: Module) -> Module:
         known: dict[object, bool] = {}
-
-        def join(function: Function) -> Function:
-            if is_primitive(function):
-                return function
-            body = run(_block(body_of(function), known))
-            return function if body is function.body else replace(function, body=body)
-
-        return map_functions(module, join)
+        return map_bodies(module, lambda b: _block(b, known))
 
 
 def _block(block: Block, known: dict[object, bool]) -> Step[Block]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
-from relay.ir.expr import Binding, Block, Expr, Function, Proj
+from relay.ir.expr import Binding, Block, Expr, Proj
 from relay.ir.module import Module
 from relay.ir.record import record
-from relay.ir.trampoline import Step, run
+from relay.ir.trampoline import Step
 from relay.transform.base import Pass
-from relay.transform.blocks import body_of, is_primitive, map_functions, with_each_nested
+from relay.transform.blocks import map_bodies, with_each_nested
 
 
 @record(frozen=True, slots=True)
@@ -25,14 +24,7 @@ class EarlyFields(Pass):
     name: ClassVar[str] = "early_fields"
 
     def __call__(self, module: Module) -> Module:
-        return map_functions(module, _with_early_fields)
-
-
-def _with_early_fields(function: Function) -> Function:
-    if is_primitive(function):
-        return function
-    body = run(_block(body_of(function)))
-    return function if body is function.body else replace(function, body=body)
+        return map_bodies(module, _block)
 
 
 def _block(block: Block) -> Step[Block]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field
 from typing import ClassVar
 
 from relay.ir.expr import Binding, Block, Call, ConstructorRef, Expr, Function, OpRef, Var
 from relay.ir.module import Module
 from relay.ir.record import record
-from relay.ir.trampoline import Step, run
+from relay.ir.trampoline import Step
 from relay.ir.types import FuncType, Type
 from relay.transform.base import Pass
 from relay.transform.blocks import (
-    body_of,
     is_primitive,
-    map_functions,
+    map_bodies,
     nested_blocks,
     operands,
     with_each_nested,
@@ -33,14 +32,7 @@ class EtaExpand(Pass):
     name: ClassVar[str] = "eta_expand"
 
     def __call__(self, module: Module) -> Module:
-        return map_functions(module, _expand)
-
-
-def _expand(function: Function) -> Function:
-    if is_primitive(function):
-        return function
-    body = run(_block(body_of(function)))
-    return function if body is function.body else replace(function, body=body)
+        return map_bodies(module, _block)
 
 
 @record(slots=True, eq=False)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Var
+from relay.ir.expr import Binding, Block, Call, Expr, OpRef, Var
 from relay.ir.module import Module
 from relay.ir.record import record
-from relay.ir.trampoline import Step, run
+from relay.ir.trampoline import Step
 from relay.ir.types import TensorType
 from relay.transform.base import Pass
-from relay.transform.blocks import body_of, is_primitive, map_functions, nested_blocks, with_each_nested
+from relay.transform.blocks import map_bodies, nested_blocks, with_each_nested
 from relay.transform.build import internal_call, type_of
 
 
@@ -30,13 +30,7 @@ class GatherSums(Pass):
     name: ClassVar[str] = "gather_sums"
 
     def __call__(self, module: Module) -> Module:
-        def gather(function: Function) -> Function:
-            if is_primitive(function):
-                return function
-            body = run(_block(body_of(function), {}))
-            return function if body is function.body else replace(function, body=body)
-
-        return map_functions(module, gather)
+        return map_bodies(module, lambda b: _block(b, {}))
 
 
 def _block(block: Block, gathered: dict[Var, Call]) -> Step[Block]:

@@ -12,7 +12,7 @@ transformation).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from math import prod
 from types import MappingProxyType
 from typing import ClassVar
@@ -21,7 +21,7 @@ from relay import te
 from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, OpRef, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.record import record
-from relay.ir.trampoline import Step, run
+from relay.ir.trampoline import Step
 from relay.ir.types import FuncType, TensorType, TupleType
 from relay.ir.walk import free_vars
 from relay.op import registry
@@ -33,7 +33,7 @@ from relay.te.scalar import Axis, Load, Reduce, walk
 from relay.te.tensor import Compute, Tensor, stage_bodies
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass, PassError
-from relay.transform.blocks import body_of, is_primitive, map_functions, nested_blocks, operands, with_nested_blocks
+from relay.transform.blocks import map_bodies, nested_blocks, operands, with_nested_blocks
 from relay.transform.build import op_call, type_of
 from relay.transform.joints import traced_call
 
@@ -98,14 +98,7 @@ class Layouts(Pass):
             layout = layout_of(self.layout, axis_letters(sum(c.isupper() for c in self.layout)))
         except te.DefinitionError as error:
             raise PassError(f"pass layouts: {error}", hint="write one like ACDB or ABCD16b") from error
-
-        def rewrite(function: Function) -> Function:
-            if is_primitive(function):
-                return function
-            body = run(self._block(body_of(function), layout))
-            return function if body is function.body else replace(function, body=body)
-
-        return map_functions(module, rewrite)
+        return map_bodies(module, lambda b: self._block(b, layout))
 
     def _block(self, block: Block, layout: Layout) -> Step[Block]:
         bindings: list[Binding] = []

@@ -8,24 +8,23 @@ kernel, which writes over the sum.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 from relay.ir.effects import Effect
 from relay.ir.expr import Binding, Block, Call, Expr, Function, If, Match, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.record import record
-from relay.ir.trampoline import Step, run
+from relay.ir.trampoline import Step
 from relay.transform.base import Pass
 from relay.transform.blocks import (
     all_bindings,
     all_blocks,
     body_of,
-    is_primitive,
     map_functions,
     nested_blocks,
     operands,
     renamed,
+    with_body,
     with_nested_blocks,
 )  # fmt: skip
 from relay.transform.dims import first_binders
@@ -50,10 +49,7 @@ class Sink(Pass):
         effects = effects_of_moving(module)
 
         def sink(function: Function) -> Function:
-            if is_primitive(function):
-                return function
-            body = run(_Sinker(effects, function).block(body_of(function), (), {}))
-            return function if body is function.body else replace(function, body=body)
+            return with_body(function, lambda b: _Sinker(effects, function).block(b, (), {}))
 
         return map_functions(module, sink)
 

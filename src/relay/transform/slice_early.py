@@ -20,7 +20,7 @@ from relay.ir.dim_total import dim_typical
 from relay.ir.expr import Attr, Attrs, Binding, Block, Call, Expr, Function, OpRef, Proj, Tuple, Var, attrs_key
 from relay.ir.module import Module
 from relay.ir.record import record
-from relay.ir.trampoline import Step, run
+from relay.ir.trampoline import Step
 from relay.ir.types import TensorType, TupleType
 from relay.op import registry
 from relay.te.parallel import parallel_reads
@@ -33,6 +33,7 @@ from relay.transform.blocks import (
     map_functions,
     operands,
     renamed,
+    with_body,
     with_each_nested,
 )
 from relay.transform.build import op_call, type_of
@@ -67,8 +68,7 @@ class SliceEarly(Pass):
             if is_primitive(function) or not any(_slice(b.value) for b in all_bindings(body_of(function))):
                 return function
             binders = set(first_binders(function.params, (b.var for b in all_bindings(body_of(function)))).values())
-            body = run(_block(body_of(function), {}, effects, table, binders))
-            return function if body is function.body else replace(function, body=body)
+            return with_body(function, lambda b: _block(b, {}, effects, table, binders))
 
         return map_functions(module, rewrite)
 
