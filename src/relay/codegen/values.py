@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import cache
 
 from relay.ir.record import record
-from relay.ir.types import dtype_bits, is_float
+from relay.ir.types import dtype_bits
 
 
 @record(frozen=True, slots=True)
@@ -80,7 +80,3 @@ def is_packed(dtype: str) -> bool:
 
 def is_signed(dtype: str) -> bool:
     return dtype.startswith("int")
-
-
-def has_float_register(dtype: str) -> bool:
-    return is_float(dtype)

@@ -13,7 +13,7 @@ from relay.ir.diagnostics import RelayError
 from relay.ir.dtypes import dtype_name, numpy_dtype
 from relay.ir.expr import Constant
 from relay.ir.span import Span
-from relay.ir.types import TensorType, is_float
+from relay.ir.types import is_float
 
 
 def make_constant(data: npt.ArrayLike, dtype: str | None = None, span: Span | None = None) -> Constant:
@@ -137,8 +137,3 @@ def missing_constant(number: int, shape: tuple[int, ...], dtype: str, span: Span
     """A placeholder for constant ``number`` of a text. Raises RelayError for a base type that no array can hold."""
     data: Any = MissingData(number, shape, numpy_dtype(dtype))
     return Constant(data, dtype, None, span)
-
-
-def constant_type(constant: Constant) -> TensorType:
-    """The tensor type of a constant."""
-    return TensorType(tuple(int(n) for n in constant.data.shape), constant.dtype)

@@ -50,8 +50,3 @@ def droppable(effects: Effect) -> bool:
 def duplicable(effects: Effect) -> bool:
     """Evaluating twice, or once for two equal expressions, cannot be told from evaluating each once."""
     return not effects & _TELLS_APART
-
-
-def movable(effects: Effect) -> bool:
-    """May be evaluated earlier, later or not at all relative to other code."""
-    return effects == Effect.PURE

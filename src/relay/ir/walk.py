@@ -197,28 +197,3 @@ def rename_pattern(pattern: Pattern, fresh: Mapping[Var, Var]) -> Pattern:
             return PTuple(tuple(rename_pattern(f, fresh) for f in pattern.fields), pattern.span)
         case PWild():
             return pattern
-
-
-def freshen(root: Expr, mapping: Mapping[Var, Expr] | None = None) -> Expr:
-    """A copy in which every bound variable is new (for inlining), with free variables replaced by ``mapping``."""
-    fresh: dict[Var, Var] = {}
-    for node in post_order(root):
-        for v in bound_vars(node):
-            fresh[v] = Var(v.name, v.annotation, v.ty, v.span)
-    uses: dict[Var, Expr] = {**(mapping or {}), **fresh}
-
-    def visit(e: Expr) -> Expr:
-        match e:
-            case Var():
-                return uses.get(e, e)
-            case Function():
-                return replace(e, params=tuple(fresh[p] for p in e.params))
-            case Block():
-                return Block(tuple(Binding(fresh[b.var], b.value) for b in e.bindings), e.result, e.ty, e.span)
-            case Match():
-                clauses = tuple(Clause(rename_pattern(c.pattern, fresh), c.body) for c in e.clauses)
-                return Match(e.data, clauses, e.complete, e.ty, e.span)
-            case _:
-                return e
-
-    return rewrite(root, visit)

@@ -19,7 +19,7 @@ from typing import assert_never
 
 import numpy as np
 
-from relay.ir.expr import Attr, Call, Constant, ConstructorRef, Expr, GlobalVar, OpRef, Proj, Tuple, Var, attrs_key
+from relay.ir.expr import Attr, Call, Constant, Expr, OpRef, Proj, Tuple, Var, attrs_key
 from relay.ir.module import Module
 from relay.ir.record import record
 from relay.ir.types import TensorType
@@ -74,20 +74,6 @@ class OpPattern(_Sugar):
 
 
 @record(frozen=True, slots=True, eq=False)
-class ConstructorPattern(_Sugar):
-    """A value of a known constructor (of any, when ``name`` is None)."""
-
-    name: str | None = None
-
-
-@record(frozen=True, slots=True, eq=False)
-class CallPattern(_Sugar):
-    """A call of a global function (of any, when ``name`` is None)."""
-
-    name: str | None = None
-
-
-@record(frozen=True, slots=True, eq=False)
 class TuplePattern(_Sugar):
     """A tuple; without ``fields`` of any number."""
 
@@ -116,17 +102,7 @@ class WherePattern(_Sugar):
     condition: Callable[[Expr], bool]
 
 
-Pattern = (
-    WildcardPattern
-    | ConstantPattern
-    | OpPattern
-    | ConstructorPattern
-    | CallPattern
-    | TuplePattern
-    | ProjPattern
-    | AltPattern
-    | WherePattern
-)
+Pattern = WildcardPattern | ConstantPattern | OpPattern | TuplePattern | ProjPattern | AltPattern | WherePattern
 
 
 def wildcard() -> WildcardPattern:
@@ -139,14 +115,6 @@ def is_constant(value: float | None = None) -> ConstantPattern:
 
 def is_op(*names: str) -> OpPattern:
     return OpPattern(names)
-
-
-def is_constructor(name: str | None = None) -> ConstructorPattern:
-    return ConstructorPattern(name)
-
-
-def is_call(name: str | None = None) -> CallPattern:
-    return CallPattern(name)
 
 
 def is_tuple(fields: Sequence[Pattern] | None = None) -> TuplePattern:
@@ -216,12 +184,6 @@ def _fits(pattern: Pattern, e: Expr, definition: Definition, found: Found) -> bo
             if any(k not in value.attrs or attrs_key(value.attrs[k]) != attrs_key(v) for k, v in pattern.attrs.items()):
                 return False
             return pattern.args is None or _all(pattern.args, value.args, definition, found)
-        case ConstructorPattern():
-            fits = isinstance(value, Call) and isinstance(value.fn, ConstructorRef)
-            return fits and (pattern.name is None or value.fn.name == pattern.name)  # type: ignore[union-attr]
-        case CallPattern():
-            fits = isinstance(value, Call) and isinstance(value.fn, GlobalVar)
-            return fits and (pattern.name is None or value.fn.name == pattern.name)  # type: ignore[union-attr]
         case TuplePattern():
             if not isinstance(value, Tuple):
                 return False
