@@ -59,6 +59,15 @@ PROGRAMS = {
         "dense",
         None,
     ),
+    "multiples by less than a vector, and sizes that two axes have together": (
+        f"def @main[n: Dim, d: Dim, f: Dim]({tensor('x', 'n, 1, d')}, {tensor('v', '3*f, d')}, {tensor('w', '5*d, d')}, "
+        f"{tensor('y', 'n, 1, f')}, {tensor('u', 'd, f')}) {{ "
+        "(reshape(tanh(nn.dense(%x, %v)), newshape=[n, Dim[3*f]]), reshape(tanh(nn.dense(%x, %w)), newshape=[n, Dim[5*d]]), "
+        "reshape(tanh(nn.dense(%y, %u)), newshape=[n, d])) }",
+        (),
+        "dense",
+        1,
+    ),
     "in a loop": (
         f"def @go[n: Dim, d: Dim](%k: int64, {tensor('x', 'n, d')}, {tensor('v', 'd, d')}) -> Tensor[(n, d), float32] "
         "{ if (%k == 0i64) { %x } else { @go(%k - 1i64, tanh(nn.dense(%x, %v)), %v) } } "

@@ -1,9 +1,10 @@
-"""Primitives that differ only in which of their unknown sizes are equal share a kernel.
+"""Primitives that differ only in which of their unknown sizes are equal, or multiples of each other, share a kernel.
 
-A layer multiplies rows of ``d`` numbers by a matrix of ``d x d``, another one rows of ``f`` numbers by a matrix of ``d x f``: what they
-compute is the same, and a kernel of a product of unknown sizes is the most code that a program has. Every size of a parameter becomes a
-variable of its own, but for those that the operators demand to be equal; where primitives are the same then, those of their sizes that are
-equal in all of them stay equal, and each call says what the others are.
+A layer multiplies rows of ``d`` numbers by a matrix of ``d x d``, another one rows of ``f`` numbers by a matrix of ``d x f``, the gates of
+a cell have ``4*d`` columns: what they compute is the same, and a kernel of a product of unknown sizes is the most code that a program has.
+Every size of a parameter becomes a variable of its own, but for those that the operators demand to be equal; where primitives are the same
+then, those of their sizes that are equal in all of them stay equal, and each call says what the others are. Of multiples those of whole
+vectors stay, which need no code for what is left over.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from relay.ir.dim import (
     as_var,
     dim_atoms,
     dim_bounds,
+    dim_floordiv,
+    dim_mul,
     dim_substitute,
     dim_vars,
     known_equal,
@@ -32,7 +35,7 @@ from relay.ir.dim import (
 from relay.ir.expr import NO_ATTRS, Attr, Attrs, Binding, Block, Call, Expr, Function, OpRef, Proj, Tuple, Var
 from relay.ir.record import record
 from relay.ir.retype import substitute_types
-from relay.ir.types import TensorType, TupleType, Type, TypeArg, TypeVar
+from relay.ir.types import DTYPE_BITS, TensorType, TupleType, Type, TypeArg, TypeVar
 from relay.loop.target import Target
 from relay.lower.beginnings import Shared
 from relay.op import registry
@@ -77,7 +80,7 @@ def shared_sizes(primitives: Iterable[Function], target: Target) -> dict[int, Sh
             key = _key(fn, target)
             kinds.setdefault(key.text, []).append((fn, key.dims))
         for fns in kinds.values() if len(kinds) > 1 else ():
-            general = _general(fns[0][0])
+            general = _general(fns[0][0], target)
             if general is not None:
                 key = _key(general.fn, target)
                 groups.setdefault(key.text, []).append(_Member(fns, general, key.dims))
@@ -106,18 +109,23 @@ def _key(fn: Function, target: Target) -> PlanKey:
     return plan_key(fn, target, frozenset())
 
 
-def _general(fn: Function) -> _General | None:
+def _general(fn: Function, target: Target) -> _General | None:
     """The primitive with a variable for each size that may be another; None where an operator asks more than that some are equal."""
     meant: dict[DimVar, Dim] = {}
+    lanes = target.lanes(max((DTYPE_BITS[t] for p in fn.params for t in _dtypes(type_of(p))), default=8))
 
     def own(d: Dim) -> Dim:
         if not _is_free(d):
             return d
-        low, high = dim_bounds(d)
-        v = as_var(d)
+        factor = _factor(d)
+        power = factor & -factor
+        vectors = power if power >= lanes else 1
+        counted = dim_floordiv(d, vectors)
+        low, high = dim_bounds(counted)
+        v = as_var(counted)
         apart = DimVar("size" if v is None else v.name, low or 0, high)
-        meant[apart] = d
-        return as_dim(apart)
+        meant[apart] = counted
+        return dim_mul(vectors, as_dim(apart))
 
     assert isinstance(fn.body, Block)
     values = [b.value for b in fn.body.bindings]
@@ -188,14 +196,28 @@ def _value(
 
 
 def _unify(a: Dim, b: Dim, meant: Mapping[DimVar, Dim], same: dict[DimVar, Dim]) -> None:
-    """Note that two sizes are the same, if they are in the primitive."""
+    """Note which sizes are the same where two must be equal, if they are in the primitive: one of them is the other, or, where both are
+    made of several sizes (as many rows of as many numbers), all of these that mean the same there."""
     a, b = (dim_substitute(d, same.get) for d in (a, b))
-    left, right = as_var(a), as_var(b)
+    common = gcd(_factor(a), _factor(b))
+    a, b = (dim_floordiv(d, common) for d in (a, b)) if common > 1 else (a, b)
     if a == b or dim_substitute(a, meant.get) != dim_substitute(b, meant.get):
         return
-    # What is in the primitive itself stays.
-    old, new = (left, b) if left in meant else (right, a)
-    if old is None or old not in meant or old in dim_vars(new):
+    left, right = as_var(a), as_var(b)
+    if left in meant or right in meant:
+        # What is in the primitive itself stays.
+        _join(*((left, b) if left is not None and left in meant else (cast(DimVar, right), a)), same)
+        return
+    first: dict[Dim, DimVar] = {}
+    for v in (*dim_vars(a), *dim_vars(b)):
+        kept = first.setdefault(meant.get(v, as_dim(v)), v)
+        if kept is not v and v in meant:
+            _join(v, as_dim(kept), same)
+
+
+def _join(old: DimVar, new: Dim, same: dict[DimVar, Dim]) -> None:
+    """Note that a size is another."""
+    if old in same or old in dim_vars(new):
         return
     for v, d in same.items():
         same[v] = dim_substitute(d, {old: new}.get)
@@ -203,12 +225,23 @@ def _unify(a: Dim, b: Dim, meant: Mapping[DimVar, Dim], same: dict[DimVar, Dim])
 
 
 def _is_free(dim: Dim) -> bool:
-    """Whether nothing is known of a size but how small and how great it may be: it is a multiple of no number, and no quotient. (What
+    """Whether nothing is known of a size but how small and how great it may be, and what it is a multiple of: it is no quotient. (What
     stands for a ``?`` says so.)"""
     if not isinstance(dim, SymDim) or any(v.gradual for v in dim_vars(dim)):
         return False
-    parts = [a for a in dim_atoms(dim) if isinstance(a, DimOp)]
-    return gcd(*(c for _, c in dim.terms)) == 1 and all(a.op in ("min", "max") for a in parts)
+    return all(a.op in ("min", "max") for a in dim_atoms(dim) if isinstance(a, DimOp))
+
+
+def _factor(dim: Dim) -> int:
+    """The greatest number that a size is known to be a multiple of."""
+    return gcd(*(c for _, c in dim.terms)) if isinstance(dim, SymDim) else dim if isinstance(dim, int) else 1
+
+
+def _dtypes(ty: Type) -> list[str]:
+    if isinstance(ty, TupleType):
+        return [t for f in ty.fields for t in _dtypes(f)]
+    assert isinstance(ty, TensorType)
+    return [str(ty.dtype)]
 
 
 def _mapped_type(ty: Type, of: Callable[[Dim], Dim]) -> Type:
