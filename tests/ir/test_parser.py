@@ -122,6 +122,38 @@ def test_attributes() -> None:
     assert dict(e.attrs) == {"a": (1, -2), "b": "x\n", "c": None, "d": 1e-3, "e": True}
 
 
+@pytest.mark.parametrize(
+    ("attribute", "meant"),
+    [
+        ("n", "Dim[n]"),
+        ("3*n", "Dim[3*n]"),
+        ("n*3 - 1", "Dim[3*n - 1]"),
+        ("[n + m, 2 * (n - 1), n*m % 4]", "[Dim[n + m], Dim[2*n - 2], Dim[n*m % 4]]"),
+        ("[1 + n // 2 * 2, (n, 2 - 1 + m)]", "[Dim[n // 2 * 2 + 1], (Dim[n], Dim[m + 1])]"),
+        ("[6 - 2 - 1, 2 * max(n, m)]", "[3, Dim[2*max(n, m)]]"),
+    ],
+)
+def test_arithmetic_as_an_attribute(attribute: str, meant: str) -> None:
+    found, expected = (
+        parse_expr(f"fn[n: Dim, m: Dim](%x: Tensor[(n, m), int8]) {{ f(%x, a={a}) }}") for a in (attribute, meant)
+    )
+    assert alpha_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "message"),
+    [
+        ("3 * float32", "a dimension is wanted"),
+        ("2 * k", "'k' is not declared"),
+        ("2 * %x", "found '%x'"),
+        ("n // 0", "by zero"),
+    ],
+)
+def test_what_is_no_arithmetic_as_an_attribute(attribute: str, message: str) -> None:
+    with pytest.raises(SyntaxError_, match=message):
+        parse_expr(f"fn[n: Dim](%x: Tensor[(n,), int8]) {{ f(%x, a=[{attribute}]) }}")
+
+
 def test_references_as_calls() -> None:
     e = parse_expr("let %r = ref(1); ref_write(%r, 2)")
     assert isinstance(e, Block)

@@ -239,6 +239,10 @@ class TypeActions:
         except ZeroDivisionError as error:
             raise self.error("division of a dimension by zero", op) from error
 
+    def attr_size(self, size: Dim) -> Dim:
+        """Arithmetic where an attribute stands."""
+        return attribute_size(size)
+
     def type_string(self, token: int) -> Text:
         return Text(self.texts[token][1:-1])
 
