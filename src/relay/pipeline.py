@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from relay import typing
 from relay._runtime import available_threads
 from relay.aot.native import with_native_code
-from relay.codegen.kernels import ObjectCode
+from relay.codegen.kernels import Build
 from relay.codegen.kernels import build as build_kernels
 from relay.codegen.later import build_now, kept
 from relay.codegen.target import host_target, parse_target, runs_here
@@ -36,7 +36,7 @@ from relay.lower.unit import Planned
 from relay.op.registry import remembering
 from relay.options import Options
 from relay.plan.graph import TeGraph, te_graph
-from relay.plan.kernel_plan import KernelPlan, plan_graph
+from relay.plan.kernel_plan import plan_graph
 from relay.plan.key import PlanKey, plan_key
 from relay.te.evaluate import evaluate as evaluate_te
 from relay.te.exact import is_exact, work
@@ -240,19 +240,26 @@ def _build(module: Module, options: Options, observe: Observer | None, verify: b
     run = Pipeline(passes(options, runner, mono, tuner), typing.verify_types if verify else None, observe=note)
     blocks = run(mono)
     clock.lap("passes")
-    with without_collection():
-        planned = partial(plan_module, target=target, run_graph=pack, schedule_of=tuner, entries=options.entries)
-        plan = planned(blocks)
-        if options.memory_budget is not None:
-            blocks, plan = within_budget(blocks, plan, options, target, planned)
-    clock.lap("plans")
-    now = plan.kernels_of(reachable(plan.module.functions, options.entries)) if later else None
-    objects = objects_of(plan.kernels, target, options, now)
+    with Build(target, cache=options.kernel_cache, workers=options.worker_count) as building:
+        with without_collection():
+            planned = partial(plan_module, target=target, run_graph=pack, schedule_of=tuner, entries=options.entries)
+            # Kernels are compiled while others are planned, but where that would disturb what is measured, or plans are tried.
+            early = tuner is None and options.memory_budget is None
+            plan = planned(blocks, decided=(lambda p: building.add(p.kernel)) if early else None)
+            if options.memory_budget is not None:
+                blocks, plan = within_budget(blocks, plan, options, target, planned)
+        clock.lap("plans")
+        loops = [p.kernel for p in plan.kernels]
+        if later:
+            now = plan.kernels_of(reachable(plan.module.functions, options.entries))
+            objects = build_now(loops, now, target, building)
+        else:
+            objects = building.objects(loops)
     clock.lap("kernels")
     with without_collection():
         image = lower(plan, {name: mono.functions[name] for name in options.entries}, objects, target)
-    loops = {code.symbol: p.kernel for code, p in zip(objects, plan.kernels, strict=True)}
-    missing = {k.object: loops[k.symbol] for k in image.kernels if not image.objects[k.object]}
+    nests = dict(zip((code.symbol for code in objects), loops, strict=True))
+    missing = {k.object: nests[k.symbol] for k in image.kernels if not image.objects[k.object]}
     if missing:
         image = replace(image, later=kept(missing, target))
     clock.lap("bytecode")
@@ -317,16 +324,6 @@ def pass_services() -> dict[str, Any]:
     return {"evaluate": Runner(parse_target(options.target), options).primitive}
 
 
-def objects_of(
-    kernels: Sequence[KernelPlan], target: Target, options: Options, now: Collection[int] | None = None
-) -> list[ObjectCode]:
-    """The object code of kernels, from the cache where it has it; of those of the numbers ``now`` alone, where that is said."""
-    loops = [p.kernel for p in kernels]
-    if now is None:
-        return build_kernels(loops, target, cache=options.kernel_cache, workers=options.worker_count)
-    return build_now(loops, now, target, cache=options.kernel_cache, workers=options.worker_count)
-
-
 class Runner:
     """Runs primitives and te graphs on arrays by compiled code, for passes that fold constants and pack them: by code for a target, or
     for this machine where it cannot run that. What is little work, and has the same bits whatever computes it, NumPy does."""
@@ -367,6 +364,7 @@ class Runner:
         return np.asarray(exe(array))
 
     def _executable(self, plan: ModulePlan, main: Function) -> Executable:
-        objects = objects_of(plan.kernels, self.here, self.options)
+        kernels = [p.kernel for p in plan.kernels]
+        objects = build_kernels(kernels, self.here, cache=self.options.kernel_cache, workers=self.options.worker_count)
         image = lower(plan, {"main": main}, objects, self.here)
         return Executable.from_bytes(image.to_bytes(), None)

@@ -11,12 +11,14 @@ from relay.loop.pieces import in_pieces
 from relay.loop.simplify import simplify
 from relay.loop.target import Target
 from relay.loop.unswitch import unswitched
+from relay.loop.verify import verify
 from relay.loop.wraps import unwrapped
 
 
 def kernel_object(kernel: Kernel, target: Target) -> bytes:
     """The ELF relocatable object of a kernel. Raises LoopError for a loop nest that breaks the rules, CompileError when the target cannot
     do what it needs."""
+    verify(kernel)
     return compile_text(emit(prepared(kernel, target), target), target)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 from relay.codegen.cache import KernelCache, kernel_key
-from relay.codegen.workers import available_cores, compile_all
+from relay.codegen.workers import Compilers, available_cores
 from relay.ir.collection import without_collection
 from relay.ir.record import record
 from relay.loop.ir import Kernel
 from relay.loop.target import Target
-from relay.loop.verify import verify
 
 
 @record(frozen=True, slots=True)
@@ -23,42 +23,66 @@ class ObjectCode:
     data: bytes
 
 
+class Build:
+    """Objects of kernels that are looked up and compiled as they come, while more are being made. An object is named by what its kernel is,
+    so that kernels that differ in their names alone, in one program or in several, are compiled once.
+
+    ``cache`` is the directory of the disk cache (True: the user's; False: none). ``workers`` is how many
+    processes may compile (None: one for each core). The objects do not depend on either. A context.
+    """
+
+    def __init__(self, target: Target, *, cache: Path | bool = True, workers: int | None = None) -> None:
+        self._target = target
+        self._store = None if cache is False else KernelCache(None if cache is True else cache)
+        self._compilers = Compilers(target, available_cores() if workers is None else workers)
+        # By the kernels' ids; they are kept, so that an id stands for one only.
+        self._keys: dict[int, tuple[Kernel, str]] = {}
+        self._found: dict[str, bytes] = {}
+        self._missing: dict[str, None] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._compilers.__exit__()
+
+    def add(self, kernel: Kernel) -> str:
+        """The key of a kernel, which is compiled where it was not found."""
+        if id(kernel) in self._keys:
+            return self._keys[id(kernel)][1]
+        key = kernel_key(kernel, self._target)
+        self._keys[id(kernel)] = kernel, key
+        if key in self._found or key in self._missing:
+            return key
+        known = None if self._store is None else self._store.get(key)
+        if known is None:
+            self._missing[key] = None
+            self._compilers.add(replace(kernel, name=_symbol(key)))
+        else:
+            self._found[key] = known
+        return key
+
+    def objects(self, kernels: Sequence[Kernel]) -> list[ObjectCode]:
+        """The object of each kernel, in order. Raises LoopError for a loop nest that breaks the rules, CompileError when the target
+        cannot do what a kernel needs."""
+        with without_collection():
+            keys = [self.add(kernel) for kernel in kernels]
+            compiled = self._compilers.objects()
+        for key, data in zip(self._missing, compiled, strict=True):
+            self._found[key] = data
+            if self._store is not None:
+                self._store.put(key, data)
+        if self._store is not None and self._missing:
+            self._store.prune()
+        return [ObjectCode(_symbol(key), self._found[key]) for key in keys]
+
+
 def build(
     kernels: Sequence[Kernel], target: Target, *, cache: Path | bool = True, workers: int | None = None
 ) -> list[ObjectCode]:
-    """The object of each kernel, in order. It is named by what the kernel is, so that kernels that differ in their names alone, in one
-    program or in several, are compiled once.
-
-    ``cache`` is the directory of the disk cache (True: the user's; False: none). ``workers`` is how many
-    processes may compile (None: one for each core). The objects do not depend on either. Raises LoopError for a
-    loop nest that breaks the rules, CompileError when the target cannot do what a kernel needs.
-    """
-    store = None if cache is False else KernelCache(None if cache is True else cache)
-    keys = [kernel_key(kernel, target) for kernel in kernels]
-    found: dict[str, bytes] = {}
-    missing: dict[str, Kernel] = {}
-    for key, kernel in zip(keys, kernels, strict=True):
-        if key in found or key in missing:
-            continue
-        known = None if store is None else store.get(key)
-        if known is None:
-            missing[key] = kernel
-        else:
-            found[key] = known
-    processes = available_cores() if workers is None else workers
-    with without_collection():
-        for kernel in missing.values():
-            verify(kernel)
-        objects = compile_all(
-            [replace(kernel, name=_symbol(key)) for key, kernel in missing.items()], target, processes
-        )
-    for key, data in zip(missing, objects, strict=True):
-        found[key] = data
-        if store is not None:
-            store.put(key, data)
-    if store is not None and missing:
-        store.prune()
-    return [ObjectCode(_symbol(key), found[key]) for key in keys]
+    """The object of each kernel, in order, as `Build` makes them."""
+    with Build(target, cache=cache, workers=workers) as made:
+        return made.objects(kernels)
 
 
 def symbol_of(kernel: Kernel, target: Target) -> str:

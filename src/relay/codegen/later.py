@@ -10,18 +10,16 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from relay.codegen.kernels import ObjectCode, build, symbol_of
+from relay.codegen.kernels import Build, ObjectCode, build, symbol_of
 from relay.codegen.nest_bytes import from_bytes, to_bytes
 from relay.loop.ir import Kernel
 from relay.loop.target import Target
 
 
-def build_now(
-    kernels: Sequence[Kernel], now: Collection[int], target: Target, *, cache: Path | bool, workers: int | None
-) -> list[ObjectCode]:
+def build_now(kernels: Sequence[Kernel], now: Collection[int], target: Target, building: Build) -> list[ObjectCode]:
     """The objects of the kernels of these numbers, and of the others their symbols with no data, but where one is the same kernel."""
     order = sorted(now)
-    built = build([kernels[n] for n in order], target, cache=cache, workers=workers)
+    built = building.objects([kernels[n] for n in order])
     known = {code.symbol: code for code in built}
     done = dict(zip(order, built, strict=True))
     out: list[ObjectCode] = []

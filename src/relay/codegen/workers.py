@@ -2,20 +2,20 @@
 
 A helper is a fresh interpreter that reads loop nests from its standard input and writes objects to its standard
 output. It shares nothing with the caller, so threads, locks and the caller's main module do not matter to it.
-The caller compiles meanwhile, so the time helpers take to start is not waited for.
+The caller makes more kernels meanwhile, or compiles, so the time helpers take to start is not waited for.
 """
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
 import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from relay.codegen.kernel_object import kernel_object
 from relay.codegen.nest_bytes import from_bytes, to_bytes
@@ -36,59 +36,100 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def compile_all(kernels: Sequence[Kernel], target: Target, processes: int, worth: float | None = None) -> list[bytes]:
-    """The object of each of some kernels, made by at most ``processes`` processes (this one included), what takes longest first.
+class Compilers:
+    """Kernels that are compiled while more of them are being made: by helpers as soon as there is enough to do for them, and at the end by
+    this thread, too.
 
-    There is a helper for each ``worth`` milliseconds of what the kernels are expected to take (None: as many as pay).
-    Raises what compiling a kernel raises; CompileError when a helper ends without an answer.
+    There is a helper for each ``worth`` milliseconds of what the kernels are expected to take (None: as many as pay), and at most
+    ``processes`` processes, this one included. What takes longest comes first. A context, which ends the helpers.
     """
-    expected = [_PER_KERNEL + _PER_STATEMENT * sum(1 for _ in statements(k.body)) for k in kernels]
-    waiting = sorted(range(len(kernels)), key=expected.__getitem__)  # the last is next
-    done: dict[int, bytes] = {}
-    errors: list[BaseException] = []
-    changed = threading.Condition()
 
-    def following() -> int | None:
-        with changed:
-            return waiting.pop() if waiting and not errors else None
+    def __init__(self, target: Target, processes: int, worth: float | None = None) -> None:
+        self._target, self._processes = target, processes
+        self._worth = _WORTH_HELPER if worth is None else worth
+        self._kernels: list[Kernel] = []
+        self._waiting: list[
+            tuple[float, int]
+        ] = []  # a heap of what none has begun: less what each takes, and its number
+        self._work = 0.0
+        self._done: dict[int, bytes] = {}
+        self._errors: list[BaseException] = []
+        self._whole = False  # no more kernels come
+        self._changed = threading.Condition()
+        self._helpers: list[subprocess.Popen[bytes]] = []
 
-    def ask(helper: subprocess.Popen[bytes]) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._waiting.clear()
+            self._whole = True
+            self._changed.notify_all()
+        for helper in self._helpers:
+            _end(helper)
+
+    def add(self, kernel: Kernel) -> None:
+        """Take one more kernel."""
+        expected = _PER_KERNEL + _PER_STATEMENT * sum(1 for _ in statements(kernel.body))
+        with self._changed:
+            heapq.heappush(self._waiting, (-expected, len(self._kernels)))
+            self._kernels.append(kernel)
+            self._changed.notify()
+        self._work += expected
+        wanted = _helpers(self._work, len(self._kernels), self._processes, self._worth)
+        if wanted > len(self._helpers):
+            started = _start(wanted - len(self._helpers))
+            if not started:
+                self._processes = 1  # nor will there be another time
+            for helper in started:
+                self._helpers.append(helper)
+                threading.Thread(target=self._ask, args=(helper,), daemon=True).start()
+
+    def objects(self) -> list[bytes]:
+        """The object of each kernel in order, of which no more come.
+
+        Raises what compiling a kernel raises; CompileError when a helper ends without an answer.
+        """
+        with self._changed:
+            self._whole = True
+            self._changed.notify_all()
+        while (mine := self._following()) is not None:
+            made = kernel_object(self._kernels[mine], self._target)
+            with self._changed:
+                self._done[mine] = made
+        with self._changed:
+            self._changed.wait_for(lambda: self._errors or len(self._done) == len(self._kernels))
+        if self._errors:
+            raise self._errors[0]
+        return [self._done[n] for n in range(len(self._kernels))]
+
+    def _following(self) -> int | None:
+        """The next kernel to compile, when there is one; None when there is none left."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._whole or self._errors)
+            return heapq.heappop(self._waiting)[1] if self._waiting and not self._errors else None
+
+    def _ask(self, helper: subprocess.Popen[bytes]) -> None:
         number: int | None = None
         try:
             assert helper.stdin is not None and helper.stdout is not None
             _receive(helper.stdout)  # until then this process is sooner done with a kernel
-            while (number := following()) is not None:
-                _send(helper.stdin, to_bytes({number: kernels[number]}, target))
+            while (number := self._following()) is not None:
+                _send(helper.stdin, to_bytes({number: self._kernels[number]}, self._target))
                 answer = pickle.loads(_receive(helper.stdout))
-                with changed:
+                with self._changed:
                     if isinstance(answer, BaseException):
-                        errors.append(answer)
+                        self._errors.append(answer)
                     else:
-                        done[number] = answer
-                    changed.notify()
+                        self._done[number] = answer
+                    self._changed.notify_all()
         except BaseException as error:
-            with changed:
+            with self._changed:
                 if number is not None:
                     ended = isinstance(error, OSError | EOFError)
-                    errors.append(CompileError("a compiler process ended without an answer") if ended else error)
-                changed.notify()
-
-    helpers = _start(_helpers(sum(expected), len(kernels), processes, _WORTH_HELPER if worth is None else worth))
-    try:
-        for helper in helpers:
-            threading.Thread(target=ask, args=(helper,), daemon=True).start()
-        while (mine := following()) is not None:
-            done[mine] = kernel_object(kernels[mine], target)
-        with changed:
-            changed.wait_for(lambda: errors or len(done) == len(kernels))
-    finally:
-        with changed:
-            waiting.clear()
-        for helper in helpers:
-            _end(helper)
-    if errors:
-        raise errors[0]
-    return [done[n] for n in range(len(kernels))]
+                    self._errors.append(CompileError("a compiler process ended without an answer") if ended else error)
+                self._changed.notify_all()
 
 
 def _helpers(work: float, kernels: int, processes: int, worth: float) -> int:

@@ -14,7 +14,7 @@ from relay.ir.dim import Dim, DimVar, as_dim, dim_substitute, dim_vars, known_eq
 from relay.ir.dtypes import dtype_name
 from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
 from relay.ir.mapped import release
-from relay.ir.module import Module
+from relay.ir.module import Module, reachable
 from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType, Type
@@ -86,9 +86,11 @@ def plan_module(
     run_graph: RunGraph | None,
     schedule_of: ScheduleOf | None = None,
     entries: Collection[str] = (),
+    decided: Callable[[KernelPlan], object] | None = None,
 ) -> ModulePlan:
     """Plan every primitive, by the model's schedules where ``schedule_of`` does not say. Without ``run_graph`` no operand is packed (plans
-    then treat constants as run-time operands). ``entries``: the functions that are called from outside."""
+    then treat constants as run-time operands). ``entries``: the functions that are called from outside. ``decided`` is given plans of
+    primitives that these reach, once or more often, as soon as they stand."""
     by_key: dict[str, KernelPlan] = {}
     tried: dict[str, KernelPlan] = {}
     products: dict[str, bool] = {}
@@ -129,6 +131,8 @@ def plan_module(
         weights = residences(module, multiplies, lambda call: try_plan(call, _constants_of(call)), target)
     recurrences = _recurrences(module, target, by_key)
     inside = {id(fn) for name, (loop, _) in recurrences.items() for fn in _steps_of(module.functions[name], loop)}
+    reached = reachable(module.functions, entries) if decided else ()
+    soon = {id(fn) for _, _, fn in primitives(Module({n: module.functions[n] for n in reached}))}
     for block, call, fn in primitives(module):
         if id(fn) in inside:
             continue
@@ -146,6 +150,8 @@ def plan_module(
             plan = try_plan(call, ahead, there)
             plan = replace(plan, kernel=replace(plan.kernel, name=kernel_name(fn, len(by_key))))
             by_key[key.text] = plan
+        if decided is not None and id(fn) in soon:
+            decided(plan)
         planned[id(fn)] = _planned(fn, plan, key, {} if shared_by is None else shared_by.values)
         shape = _shape_function(fn, target, by_key)
         if shape is not None:
