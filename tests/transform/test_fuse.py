@@ -218,6 +218,18 @@ def test_what_is_found_element_by_element_is_made_of_one_operand() -> None:
     assert fused(params, "take(%x * %y, %few, axis=0)") == [["multiply", "take"]]
 
 
+def test_what_is_found_element_by_element_is_found_once() -> None:
+    """Columns by an index stand with what goes through them once, at one place: one loop, whose results have no more elements."""
+    params = "%x: Tensor[(8, 16), float32], %i: Tensor[(16,), int64], %z: Tensor[(4, 8, 16), float32], %y: Tensor[(8, 16), float32]"
+    found = "let %t = take(%x, %i, axis=1);"
+    assert fused(params, f"{found} sum(%t + %y, axis=[1])") == [["take", "add", "sum"]]
+    assert fused(params, f"{found} (%t, tanh(%t), %t + %y)") == [["take", "tanh", "add"]]
+    assert fused(params, f"{found} reverse(%t + %y, axis=0)") == [["take", "add", "reverse"]]
+    assert fused(params, f"{found} (tanh(%t), reverse(%t, axis=0))") == [["take", "tanh"], ["reverse"]]
+    for again in ("nn.log_softmax(%t)", "%t - mean(%t, axis=[1], keepdims=True)", "%t + %z"):
+        assert fused(params, f"{found} {again}")[0] == ["take"], again
+
+
 def test_what_is_read_by_many_ways_is_looked_at_once() -> None:
     """Thirty values, each made of the one before twice over: 2**30 ways lead through them."""
     squares = " ".join(f"let %v{n + 1} = %v{n} * tanh(%v{n});" for n in range(30))

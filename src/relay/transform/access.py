@@ -36,7 +36,7 @@ class Access:
     to neighbours, which costs what reading the result does. ``turned``: of a movement of elements that do not lie beside each other
     to places along the last axis, the axis of the result that goes along the input's memory (-1: none does). ``along``: of a
     reduction, the axes of its one input along which its vectors can read. ``looks_up``: neighbours are found one by one, each by an
-    index. ``unread``: the arguments, tuples aside, that no element
+    index. ``again``: a reduction goes through an input several times. ``unread``: the arguments, tuples aside, that no element
     depends on. ``once``: of a contraction, those of which no element is read twice (the matrices of a batch of products with vectors).
     """
 
@@ -53,6 +53,7 @@ class Access:
     turned: int | None = None
     along: frozenset[int] | None = None
     looks_up: bool = False
+    again: bool = False
     work: int = 0
     unread: frozenset[int] = frozenset()
     once: frozenset[int] = frozenset()
@@ -198,7 +199,7 @@ def access_of(outputs: Sequence[Tensor]) -> Access:
     if reduces:
         kind: FusionKind = "contraction" if any(_is_contraction(s) for s in computes) else "reduction"
         windows = any(not isinstance(i, Axis | Const) for b in reduces for load in _loads(b) for i in load.indices)
-        return Access(kind, False, rows, windows=windows, along=_along(computes))
+        return Access(kind, False, rows, windows=windows, along=_along(computes), again=_is_read_again(computes))
     kinds = [_injective_kind(s, len(outputs[0].shape)) for s in computes]
     kind = max(kinds, key=("elementwise", "broadcast", "injective").index)
     movement = len(stages) == 1 and all(_is_movement(b) for b in computes[0].bodies)
@@ -305,6 +306,16 @@ def _inputs_among(outputs: Sequence[Tensor], found: set[int], reads: Callable[[C
                 if reads(stage, load):
                     found.add(id(load.source.stage))
     return inputs & found
+
+
+def _is_read_again(computes: Sequence[Compute]) -> bool:
+    """Whether several stages read an input."""
+    read = [
+        {id(load.source.stage) for b in s.bodies for load in _loads(b) if isinstance(load.source, Tensor)}
+        for s in computes
+    ]
+    made = {id(s) for s in computes}
+    return any(not (a & b) <= made for n, a in enumerate(read) for b in read[:n])
 
 
 def _injective_kind(stage: Stage, rank: int) -> FusionKind:

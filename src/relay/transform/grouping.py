@@ -236,7 +236,9 @@ class Grouping:
             return True
         members = sorted(n for g in groups for n in g.members)
         nodes = [self.nodes[n] for n in members]
-        if looks_up and not all(self._looks_up_one(n, nodes) for n in nodes if n.access.looks_up):
+        if looks_up and not all(
+            self._looks_up_one(n, nodes) and self._found_once(n, nodes) for n in nodes if n.access.looks_up
+        ):
             return False
         if injective:
             return not turns or self._turns_in_blocks(nodes)
@@ -263,6 +265,34 @@ class Grouping:
             e for n in before for e in self.nodes[n].read if e not in made and any(d != 1 for d in shape_of(e) or ())
         }
         return len(found) < 2 or not any(_is_as_large(node.shape, self.nodes[n].shape, len(found)) for n in makers)
+
+    def _found_once(self, node: Node, nodes: Sequence[Node]) -> bool:
+        """Whether each element that a node finds is found once: what reads it here has no more elements, and one loop goes through it."""
+        numbers = {n.number for n in nodes}
+        reduced = set[int]()
+        for n in nodes:
+            if n.access.kind == "reduction" or not reduced.isdisjoint(n.inputs):
+                reduced.add(n.number)
+        loops = 0
+        written = set[int]()  # at the places of these
+        seen, todo = set[int](), [(node, node.number)]
+        while todo:
+            at, place = todo.pop()
+            if at.number in seen:
+                continue
+            seen.add(at.number)
+            if at.escapes or not numbers.issuperset(at.consumers):
+                written.add(place)
+            for reader in (self.nodes[c] for c in at.consumers if c in numbers):
+                if reader.access.kind == "reduction":
+                    loops += 2 if reader.access.again else 1
+                elif is_part(at.shape, reader.shape):
+                    return False
+                elif reader.number in reduced:
+                    written.add(place)
+                else:
+                    todo.append((reader, reader.number if reader.access.kind == "injective" else place))
+        return loops + len(written) <= 1
 
     def _turns_in_blocks(self, nodes: Sequence[Node]) -> bool:
         """Whether elements that do not lie beside each other are moved beside each other by blocks, which are turned in registers: where
