@@ -122,3 +122,39 @@ def test_whole_blocks_go_through_registers(side: int) -> None:
     kernel = Kernel("turn", (source,), (out,), (), body)
     assert f"transpose y[3 by 64] = x[5 by 64] for {side} x {side}" in kernel_text(kernel)
     assert "vunpcklps" in assembly(emit(kernel, ZEN4), ZEN4)  # which moves LLVM takes is the processor's
+
+
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v4", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "bfloat16", "bool"])
+@pytest.mark.parametrize("unknown", [False, True])
+def test_a_few_lines_are_taken_apart_and_put_together(dtype: str, target: str, unknown: bool) -> None:
+    """As the channels of an image are: there and back, every number of them that goes by lanes, and those around."""
+    n, m = as_var(N), as_var(M)
+    assert n is not None and m is not None
+    rng = np.random.default_rng(0)
+    given = rng.integers(0, 2 if dtype == "bool" else 100, 20_000).astype(numpy_dtype(dtype))
+    several: Native | None = None
+    for count in (1, 2, 3, 4, 5):
+        if several is None or not unknown:
+            lines = Size(N) if unknown else number(count)
+            source, joined, parted = (Buffer(name, (20_000,), dtype, alignment=1) for name in "xyz")
+            join = Transpose(joined, number(3), lines, source, number(5), number(700), lines, Size(M))
+            part = Transpose(parted, number(2), number(650), source, number(5), lines, Size(M), lines)
+            kernel = Kernel("turn", (source,), (joined, parted), (n, m), Seq((join, part)))
+            verify(kernel)
+            chosen = parse_target(target)
+            several = Native(simplify(kernel), chosen)
+            if count == 3 or unknown:
+                assert all(f"@{way}_" in emit(kernel, chosen) for way in ("join", "part"))
+        for length in (0, 1, 7, 15, 16, 17, 31, 63, 64, 65, 129, 600):
+            there, back = (np.zeros(20_000, numpy_dtype(dtype)) for _ in range(2))
+            assert several([given, there, back], {n: count, m: length}) == 0
+            expected = np.zeros_like(given)
+            expected[3 : 3 + count * length] = np.stack(
+                [given[5 + 700 * i :][:length] for i in range(count)], 1
+            ).ravel()
+            assert (there == expected).all(), (count, length)
+            expected = np.zeros_like(given)
+            for i in range(count):
+                expected[2 + 650 * i :][:length] = given[5 + i : 5 + i + count * length : count][:length]
+            assert (back == expected).all(), (count, length)

@@ -8,12 +8,16 @@ bands, ``G`` rows of a vector each, of which the groups are stored one by one. O
 squares, down to a group a side, and if it is smaller than that, element by element. A last block that is not full begins
 earlier and overlaps the one before. A block is hundreds of instructions, so the module has one function for each kind of
 block, which everything that is turned calls.
+
+Two to four lines that fill no group (the channels of an image, coordinates), and whose elements lie one of each after the other on
+the other side, are taken apart, or put together, by lanes: a vector of each line is as many vectors of that side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from relay.codegen.builder import vec
 from relay.codegen.frame import Frame
@@ -24,6 +28,8 @@ from relay.ir.record import record
 _GROUP_BYTES = 16
 # So many lines are few.
 _FEW = 32
+# Lines that are taken apart or put together by lanes: each vector takes a shuffle for every one of them.
+_SCATTERED = (2, 3, 4)
 
 
 @record(frozen=True, slots=True)
@@ -44,6 +50,11 @@ def transpose(f: Frame, target: Block, source: Block, rows: Value, columns: Valu
     group = _GROUP_BYTES // memory_bytes(dtype)
     squares = [lanes >> n for n in range(1, lanes.bit_length()) if lanes >> n >= group]
     ways = [(lanes, lanes), (lanes, group), (group, lanes), *((side, side) for side in squares)]
+    scattered = [(count, joins) for count in _SCATTERED if count % group for joins in (True, False)]
+    for count, joins in scattered:
+        if _are_scattered(f, target, source, rows, columns, count, joins, lanes).const:
+            _by_lanes(f, target, source, columns if joins else rows, count, joins, lanes)
+            return
     known = _known(f, rows, columns, ways)
     if known is not None:
         _blocks(f, target, source, rows, columns, known)
@@ -55,9 +66,10 @@ def transpose(f: Frame, target: Block, source: Block, rows: Value, columns: Valu
     if few_rows or few_columns:
         name += "_lines" if few_rows else "_columns"
         ways = [(group, lanes) if few_rows else (lanes, group), (group, group)]
+        scattered = [(count, joins) for count, joins in scattered if joins == few_rows]
     if f.builder.module.lacks(name):
         with _helper(f, name, dtype, ("rows", "columns")) as (inner, turned, given, (down, across)):
-            _choose(inner, turned, given, down, across, ways)
+            _choose(inner, turned, given, down, across, ways, scattered)
     sides = [f"ptr {_address(f, b, f.arith.index(0), f.arith.index(0))}, i64 {b.pitch.text}" for b in (target, source)]
     f.builder.do(f"call void @{name}({', '.join(sides)}, i64 {rows.text}, i64 {columns.text})")
 
@@ -88,20 +100,91 @@ def _enough(f: Frame, rows: Value, columns: Value, down: int, across: int) -> Va
 
 
 def _choose(
-    f: Frame, target: Block, source: Block, rows: Value, columns: Value, ways: Sequence[tuple[int, int]]
+    f: Frame,
+    target: Block,
+    source: Block,
+    rows: Value,
+    columns: Value,
+    ways: Sequence[tuple[int, int]],
+    scattered: Sequence[tuple[int, bool]],
 ) -> None:
-    """By the first kind of block of which there is a whole one, else element by element."""
+    """By lanes where there are few lines, else by the first kind of block of which there is a whole one, or element by element."""
     b, join = f.builder, f.builder.name("transposed")
-    for down, across in ways:
-        wide, narrow = b.name("blocks"), b.name("elements")
-        b.branch(_enough(f, rows, columns, down, across).text, wide, narrow)
-        b.start(wide)
-        _blocks(f, target, source, rows, columns, (down, across))
+    lanes = min(_lanes(f, target.place), _lanes(f, source.place))
+
+    def choice(holds: Value, block: Callable[[], None]) -> None:
+        chosen, other = b.name("blocks"), b.name("others")
+        b.branch(holds.text, chosen, other)
+        b.start(chosen)
+        block()
         b.jump(join)
-        b.start(narrow)
+        b.start(other)
+
+    for count, joins in scattered:
+        along = columns if joins else rows
+        holds = _are_scattered(f, target, source, rows, columns, count, joins, lanes)
+        choice(holds, partial(_by_lanes, f, target, source, along, count, joins, lanes))
+    for kind in ways:
+        choice(_enough(f, rows, columns, *kind), partial(_blocks, f, target, source, rows, columns, kind))
     _one_by_one(f, target, source, rows, columns)
     b.jump(join)
     b.start(join)
+
+
+def _are_scattered(
+    f: Frame, target: Block, source: Block, rows: Value, columns: Value, count: int, joins: bool, lanes: int
+) -> Value:
+    """Whether so many lines (of the source where they are joined, else of the target) have a vector each at least, and their elements lie
+    one of each after the other on the other side."""
+    a = f.arith
+    lines, length, pitch = (rows, columns, target.pitch) if joins else (columns, rows, source.pitch)
+    are_lines = a.binary("and", a.compare("eq", lines, a.index(count)), a.compare("eq", pitch, a.index(count)))
+    return a.binary("and", are_lines, a.compare("ge", length, a.index(lanes)))
+
+
+def _by_lanes(f: Frame, target: Block, source: Block, length: Value, count: int, joins: bool, lanes: int) -> None:
+    """Join ``count`` lines of the source to one, or take them apart: a function of the module's."""
+    dtype = target.place.dtype
+    element, size = memory_type(dtype), memory_bytes(dtype)
+    name = f"{'join' if joins else 'part'}_{element}_{count}x{lanes}"
+    if f.builder.module.lacks(name):
+        with _helper(f, name, dtype, ("length",)) as (inner, turned, given, (end,)):
+            a, b, type_ = inner.arith, inner.builder, vec(element, lanes)
+            last = a.binary("sub", end, a.index(lanes))
+
+            def places(block: Block, at: Value, are_lines: bool) -> list[str]:
+                """Where the vectors of a block begin: of each line, or of their elements one after the other."""
+                if are_lines:
+                    return [_address(inner, block, a.index(n), at) for n in range(count)]
+                first = a.binary("mul", at, a.index(count))
+                zero = a.index(0)
+                return [_address(inner, block, zero, a.binary("add", first, a.index(n * lanes))) for n in range(count)]
+
+            def vector(n: Value) -> None:
+                at = a.binary("min", n, last)
+                read = [b.emit(f"load {type_}, ptr {p}, align {size}") for p in places(given, at, joins)]
+                for number, pointer in enumerate(places(turned, at, not joins)):
+                    if joins:
+                        which = [divmod(number * lanes + lane, count)[::-1] for lane in range(lanes)]
+                    else:
+                        which = [divmod(lane * count + number, lanes) for lane in range(lanes)]
+                    b.do(f"store {type_} {_chosen(inner, type_, read, which)}, ptr {pointer}, align {size}")
+
+            inner.counted(a.index(0), end, lanes, vector)
+    sides = [f"ptr {_address(f, b, f.arith.index(0), f.arith.index(0))}, i64 {b.pitch.text}" for b in (target, source)]
+    f.builder.do(f"call void @{name}({', '.join(sides)}, i64 {length.text})")
+
+
+def _chosen(f: Frame, type_: str, vectors: Sequence[str], which: Sequence[tuple[int, int]]) -> str:
+    """A vector of which every lane is one of some vectors': the number of that, and of its lane."""
+    text, lanes = vectors[0], len(which)
+    for number, other in enumerate(vectors[1:], 1):
+        order = [
+            lanes + at if n == number else here if n < number and number > 1 else at
+            for here, (n, at) in enumerate(which)
+        ]
+        text = f.builder.shuffled(type_, text, other, order)
+    return text
 
 
 def _one_by_one(f: Frame, target: Block, source: Block, rows: Value, columns: Value) -> None:
