@@ -317,7 +317,10 @@ def test_sums_of_elements_at_other_places_have_a_loop_of_their_own() -> None:
 def test_few_columns_have_vectors_of_a_known_size(shape: tuple[Any, int]) -> None:
     """What one thread does anyway is not shared out: lanes that nobody counts at run time."""
     plan = check(primitive([tensor(shape)], lambda m, x: m("logsumexp", x, axis=0)), {V: 9})
-    lanes = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
+    loops = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
+    lanes = [
+        s for s in loops if s.var.name != "wide"
+    ]  # that of steps beside each other is shorter for the last of them
     assert lanes and all(isinstance(s.extent, Const) for s in lanes)
 
 
@@ -679,7 +682,8 @@ def test_lines_of_less_than_a_vector_keep_what_they_pass_on_in_registers() -> No
 
     def held(root: Stmt) -> bool:
         kept = [s.buffer for s in statements(root) if isinstance(s, Alloc)]
-        return all(b.scope == "register" for b in kept)
+        # Sums of steps beside each other are more than registers hold.
+        return all(b.scope == "register" for b in kept if not b.name.startswith(("wide", "repeated")))
 
     found = any(held(s.then) and s.orelse is not None and not held(s.orelse) for s in ways)
     assert found == ZEN4.masked

@@ -59,12 +59,14 @@ class SharedLanes:
         enough = binary("mul", rounds, threads) if many == 1 else ceiling(threads, Const(many, "int64"))
         vectors = ceiling(ceiling(columns, wanted), Const(vector, "int64"))
         start = Between("start", extent, low=0, high=(columns,))
+        # Few columns are reduced several steps beside each other (`plan/narrow_columns.py`), for any number of threads.
+        whole = binary("or", compare("eq", threads, 1), compare("le", columns, _FEWEST))
         multiple = gcd(vector, size, extent) if isinstance(extent, int) else 1
         lanes = Lanes(lane, minimum(share, binary("sub", columns, start)), size, multiple=multiple)
         return SharedLanes(lanes, start, tuple(others), (block,), total, (
             (threads, maximum(minimum(WORKERS, worth), 1)),
             (wanted, maximum(enough, 1)),
-            between(share, select(compare("eq", threads, 1), Const(size, "int64"), binary("mul", vectors, vector))),
+            between(share, select(whole, Const(size, "int64"), binary("mul", vectors, vector))),
             (number, ceiling(columns, share)),
         ), between(start, binary("mul", block, share)))  # fmt: skip
 

@@ -7,13 +7,14 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from relay.ir.dim import Dim, known_equal
-from relay.loop.ir import Buffer, For, LetScalar, Scope, Seq, Stmt, Store
+from relay.loop.ir import Branch, Buffer, For, LetScalar, Scope, Seq, Stmt, Store
 from relay.loop.workspace import buffer_bytes
 from relay.plan.build import allocate, seq, serial
 from relay.plan.expand import is_dear
 from relay.plan.graph import loads
+from relay.plan.narrow_columns import Columns, Sums, abreast, may_be_few
 from relay.plan.reduction import accumulator, combine, initial, position_update
-from relay.plan.row_parts import Lanes, MemberPlan, Reductions, counted, position_dtype, targets
+from relay.plan.row_parts import Lanes, MemberPlan, Reductions, counted, finds_position, position_dtype, targets
 from relay.te.scalar import (
     Axis,
     Const,
@@ -205,7 +206,33 @@ def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) ->
         ]
         steps = serial(reduced[:-1], seq(loops))
     emitter.env = before
+    if last is not None and not elements:
+        few = _few_columns(emitter, plans, each, lanes, dear)
+        if few is not None:
+            cond, beside = few
+            steps = beside if cond is None else Branch(cond, beside, steps)
     return allocate(whole.buffers, seq([across(whole.starts), steps, *lanes.each(whole.ends)]))
+
+
+def _few_columns(
+    emitter: Emitter, plans: Sequence[MemberPlan], parts: Sequence[Reductions], lanes: Lanes, dear: bool
+) -> tuple[Scalar | None, Stmt] | None:
+    """The sums of few columns, several steps beside each other, and on what condition; None: they are no such sums."""
+    *outer, step = plans[0].reduced
+    if lanes.row is None or not may_be_few(lanes.row[0].extent, step.extent, dear):
+        return None
+    before = emitter.env
+    emitter.env = dict(lanes.row[1])
+    for plan in plans[1:]:
+        for own, axis in zip(plan.reduced, plans[0].reduced, strict=True):
+            emitter.bind(own, axis)
+    values = tuple(v for plan in plans for v in emitter.values(plan) if isinstance(v, Reduce))
+    emitter.env = before
+    if any(finds_position(plan) for plan in plans):
+        return None
+    columns = Columns(lanes.row[0], lanes.size, lanes.variable, lanes.loop)
+    sums = Sums(step, values, tuple(b for p in parts for b in p.buffers))
+    return abreast(emitter.builder, columns, sums, outer)
 
 
 def _is_far(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) -> bool:

@@ -65,7 +65,9 @@ class Reductions:
 class Lanes:
     """Vector lanes across an axis: ``variable`` runs over ``count`` (at most ``size``) elements. Where all that the nest reads has been
     brought into memory of its own, in which every lane of a vector may be read, they come by whole vectors of ``vector`` lanes. ``held``:
-    accumulators for all of them are in registers, and the lanes past the last are masked. There are a ``multiple`` of so many."""
+    accumulators for all of them are in registers, and the lanes past the last are masked. There are a ``multiple`` of so many. ``row``:
+    the axis that they run across, and what others were in terms of it before it was bound to a lane; of ``size`` elements at most, they
+    are all of it."""
 
     variable: Axis
     count: Scalar
@@ -73,6 +75,7 @@ class Lanes:
     vector: int | None = None
     held: bool = False
     multiple: int = 1
+    row: tuple[Axis, Env] | None = None
 
     def each(self, stores: Sequence[Stmt]) -> list[Stmt]:
         """Stores that do not need each other, for every lane. Those to operands, and to what other nests read, have a loop of their own: in

@@ -20,6 +20,7 @@ from relay.plan.build import Builder, Storage, allocate, at_least_one, seq, tota
 from relay.plan.expand import Env, cost
 from relay.plan.graph import tensor_key
 from relay.plan.moments import row_steps
+from relay.plan.narrow_columns import lie_beside, may_be_few
 from relay.plan.narrow_rows import narrow_rows
 from relay.plan.nests import Nest, reads_of
 from relay.plan.parallel import lines_together, parallel_lines, parallel_rows
@@ -319,7 +320,14 @@ def _across_rows(
         return False
     last, indices = rows[-1], builder.indices
     if isinstance(last.extent, int) and last.extent * 2 < lanes:
-        return False
+        # Of sums down few columns, steps beside each other fill lanes; lanes along columns that are not near are collected one by one.
+        loops = [p for p in plans if p.reduced or p.inner]
+        sums = [p.reduced[-1] for p in loops if p.reduced]
+        long = any(not isinstance(axis.extent, int) or axis.extent >= lanes for axis in sums)
+        down = len(sums) == len(loops) and all(may_be_few(last.extent, axis.extent) for axis in sums)
+        beside = all(lie_beside(indices, found.polys, last, axis) for axis in sums)
+        if not (long and beside) or (_is_near(last.extent) and not down):
+            return False
     votes, undecided, across = 0, True, False
     # Windows beside each other, as long as they are apart: across where they turn out to be short.
     windows: list[Dim] = []

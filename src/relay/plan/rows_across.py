@@ -4,6 +4,7 @@ with what they pass on in registers, or all columns of a matrix."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from relay.ir.dim import Dim, dim_mul
 from relay.loop.ir import WORKERS, Between, Branch, Buffer, For, Stmt, between
@@ -40,7 +41,7 @@ def across(
     if holds is True:
         return made
     emitter.env, builder.storage = env, storage
-    return Branch(holds, made, _in_blocks(emitter, plans, temps, rows, work, most))
+    return Branch(holds, made, _in_blocks(emitter, plans, temps, rows, work, most, few=False))
 
 
 def _are_numbers(plans: Sequence[MemberPlan], temps: Sequence[Buffer]) -> bool:
@@ -51,12 +52,19 @@ def _are_numbers(plans: Sequence[MemberPlan], temps: Sequence[Buffer]) -> bool:
 
 
 def _in_blocks(
-    emitter: Emitter, plans: Sequence[MemberPlan], temps: Sequence[Buffer], rows: Sequence[Axis], work: Dim, most: int
+    emitter: Emitter,
+    plans: Sequence[MemberPlan],
+    temps: Sequence[Buffer],
+    rows: Sequence[Axis],
+    work: Dim,
+    most: int,
+    few: bool = True,
 ) -> Stmt:
-    """Lanes across blocks of at most so many of the last of the rows, which take each step before the next one."""
+    """Lanes across blocks of at most so many of the last of the rows, which take each step before the next one. ``few``: there may be fewer
+    than a vector has lanes."""
     builder, last = emitter.builder, rows[-1]
     shared = SharedLanes.of(rows, most, emitter.lanes(plans), work)
-    lanes = shared.lanes
+    lanes = replace(shared.lanes, row=(last, dict(emitter.env)) if few else None)
     wide = widened(builder, plans, temps, lanes.variable, lanes.size)
     emitter.bind(last, binary("add", shared.start, lanes.variable))
     return shared.loop(builder, allocate(wide, seq(members_across(emitter, plans, lanes))))
@@ -84,8 +92,9 @@ def held(
         emitter.env, builder.storage = dict(env), dict(storage)
         lane = Axis("lane", size)
         wide = widened(builder, plans, temps, lane, size, held=True)
+        lanes = Lanes(lane, many, size, held=True, row=(last, dict(emitter.env)))
         emitter.bind(last, binary("add", binary("add", begin, start), lane))
-        return allocate(wide, seq(members_across(emitter, plans, Lanes(lane, many, size, held=True))))
+        return allocate(wide, seq(members_across(emitter, plans, lanes)))
 
     vector = Axis("vector", _COLUMNS // size)
     if not whole:
@@ -144,7 +153,7 @@ def _columns(
     worth = binary("floordiv", extent_of(dim_mul(last.extent, work)), PARALLEL_COST)
     vectors = ceiling(ceiling(extent, tasks), Const(_SHARED_VECTORS, "int64"))
     lane, first = Axis("lane", size), binary("mul", block, size)
-    lanes = Lanes(lane, minimum(size, binary("sub", own, first)), size)
+    lanes = Lanes(lane, minimum(size, binary("sub", own, first)), size, row=(last, dict(emitter.env)))
     wide = widened(builder, plans, temps, lane, size)
     emitter.bind(last, binary("add", binary("add", binary("mul", task, share), first), lane))
     body = allocate(wide, seq(members_across(emitter, plans, lanes)))
