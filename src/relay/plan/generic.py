@@ -21,6 +21,7 @@ from relay.loop.walk import statements
 from relay.plan.build import Builder, allocate, seq, serial, vectorized
 from relay.plan.expand import Env, cost, is_dear
 from relay.plan.graph import loads, tensor_key
+from relay.plan.narrow_lines import lines_together
 from relay.plan.nests import Member, Nest
 from relay.plan.parallel import PARALLEL_COST, parallel, parallel_lines, parallel_rows
 from relay.plan.space import Accesses, Space, accesses
@@ -95,7 +96,10 @@ def _elementwise(builder: Builder, nest: Nest, sizes: list[Dim] | None) -> Stmt:
 
     def looped(lane: Axis, extent: Scalar, env: Env) -> Stmt:
         """A vector loop. Between so much arithmetic a processor does not look far enough ahead to what is read and written."""
-        body, asked = innermost(env), list[Stmt]()
+        return vector(lane, extent, innermost(env))
+
+    def vector(lane: Axis, extent: Scalar, body: Stmt) -> Stmt:
+        asked: list[Stmt] = []
         if dear:
             asked += operands_ahead(body, lane, builder.target)
             asked += results_ahead([s for s in statements(body) if isinstance(s, Store)], builder.target)
@@ -106,8 +110,29 @@ def _elementwise(builder: Builder, nest: Nest, sizes: list[Dim] | None) -> Stmt:
     turned = _turned(builder, nest, axes, row_frames(original, space.env))
     if turned is not None:
         return turned
+    found = evaluate(space.env)
+    lanes = builder.lanes(d for m in nest.members for d in m.kept.dtypes)
+    together = lines_together(builder, axes, found, lambda: innermost(space.env), work, vector, lanes, dear)
+    if together is None:
+        return _by_lines(builder, nest, axes, found, work, space.env, looped)
+    short, made = together
+    if short is None:
+        return made
+    return Branch(short, made, _by_lines(builder, nest, axes, found, work, space.env, looped))
+
+
+def _by_lines(
+    builder: Builder,
+    nest: Nest,
+    axes: Sequence[Axis],
+    found: Accesses,
+    work: int,
+    env: Env,
+    looped: Callable[[Axis, Scalar, Env], Stmt],
+) -> Stmt:
+    """Vectors along the last axis, or across it where it has next to no elements."""
     last = axes[-1]
-    if _is_across(builder, evaluate(space.env), axes, nest):
+    if _is_across(builder, found, axes, nest):
         *others, line, few = axes
 
         def each(lane: Axis, extent: Scalar, env: Env) -> Stmt:
@@ -115,12 +140,12 @@ def _elementwise(builder: Builder, nest: Nest, sizes: list[Dim] | None) -> Stmt:
             return For(few, extent_of(few.extent), looped(lane, extent, env), "unrolled")
 
         if not others:
-            return _flat(builder, line, work * dim_typical(few.extent), space.env, each)
+            return _flat(builder, line, work * dim_typical(few.extent), env, each)
         outer, between = _parallel_axes(others)
         inside = dim_mul(shape_size(tuple(a.extent for a in (*between, line, few))), work)
-        return parallel_lines(builder, outer, inside, serial(between, each(line, extent_of(line.extent), space.env)))
+        return parallel_lines(builder, outer, inside, serial(between, each(line, extent_of(line.extent), env)))
     outer, between = _parallel_axes(axes[:-1])
-    body = serial(between, looped(last, extent_of(last.extent), space.env))
+    body = serial(between, looped(last, extent_of(last.extent), env))
     inside = dim_mul(shape_size(tuple(a.extent for a in (*between, last))), work)
     return parallel_lines(builder, outer, inside, body)
 
