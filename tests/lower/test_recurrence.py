@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 import relay
+from relay.ir.diagnostics import ExecutionError
 from relay.options import Options
 from relay.pipeline import build
 
@@ -138,6 +141,51 @@ def test_what_is_not_chosen_may_divide_by_zero() -> None:
     def @main[n: Dim](%x: Tensor[(n,), int64]) { @go(0, 3i64, %x, zeros(shape=[0], dtype="int64")) }"""
     assert recurrences(text) == [(1, 0)]
     check(text, (np.array([0, 7, 0, -3, 100, 0, 1], "int64"),), (np.zeros(3, "int64"),))
+
+
+# What chooses between two vectors, either of which may be empty; a vector grows in the second, and a tuple is handed on in the third.
+CHOOSING = """
+def @main[n: Dim, m: Dim](%a: Tensor[(n,), float32], %b: Tensor[(m,), float32], %steps: int64, %from: int64) {
+  let %go = fn (%i: int64, %s: float32) -> float32 {
+    if (%i < %steps) { %go(%i + 1i64, %s * 0.5f + CHOICE) } else { %s } };
+  let %grow = fn[k: Dim] (%i: int64, %s: float32, %out: Tensor[(k,), float32]) -> (float32, Tensor[(?,), float32]) {
+    if (%i < %steps) {
+      let %next = tanh(%s) + CHOICE;
+      %grow(%i + 1i64, %next, concatenate((%out, expand_dims(%next, axis=0)), axis=0))
+    } else { (%s, %out) } };
+  let %pair = fn (%i: int64, %s: (float32, float32)) -> (float32, float32) {
+    if (%i < %steps) { %pair(%i + 1i64, (%s.1, %s.0 * 0.5f + CHOICE)) } else { %s } };
+  (%go(0i64, 1f), %grow(0i64, 1f, zeros(shape=[2])), %pair(0i64, (1f, 2f)))
+}"""
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "where(%i >= %from, take(%a, %i, axis=0), take(%b, %i, axis=0))",
+        "{ let %c = if (%i >= %from) { take(%a, %i, axis=0) } else { take(%b, %i, axis=0) }; %c }",
+    ],
+)
+def test_axes_without_elements_that_a_step_may_choose(choice: str) -> None:
+    """Where a step reads one it is an error, and otherwise none."""
+    text = CHOOSING.replace("CHOICE", choice)
+    assert len(recurrences(text)) == 3
+    module = relay.parse(HEAD + text)
+    exes = [relay.compile(module, executor=executor, cache=False) for executor in ("vm", "aot")]
+    for n, m, steps, first in itertools.product((0, 3), (0, 2), (0, 1, 4), (0, 2, 9)):
+        given = vector(n), vector(m, 1), steps, first
+        of_a, of_b = (steps, steps) if "where" in choice else (steps > first, steps and first)
+        if (of_a and n == 0) or (of_b and m == 0):
+            with pytest.raises(ExecutionError):
+                relay.evaluate(module, *given)
+            for exe in exes:
+                with pytest.raises(ExecutionError):
+                    exe(*given)
+            continue
+        expected = flat(relay.evaluate(module, *given))
+        for exe in exes:
+            for a, b in zip(flat(exe(*given)), expected, strict=True):
+                np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
 
 
 def test_constants_are_operands() -> None:

@@ -6,6 +6,7 @@ memory `relay.lower.kernel_calls`'.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +15,7 @@ import numpy as np
 from relay import te
 from relay.executable.bytecode import DTYPE_CODES, FunctionCode, Label
 from relay.ir.diagnostics import CompileError
-from relay.ir.dim import SymDim, dim_sub
+from relay.ir.dim import Dim, SymDim, dim_min, dim_sub
 from relay.ir.effects import CHECK_EQUAL, CLOSURE
 from relay.ir.expr import (
     Binding,
@@ -86,11 +87,9 @@ class _Emitter:
         run(self.uses.analyse(body))
         self.uses.find_buffers(body, self.unit.planned.keys())
         if self.recurrence is not None:
-            run(
-                self._block(
-                    emit_recurrence(*self.recurrence, self.fn, self.frame, self.kernels, self.uses), frozenset(), None
-                )
-            )
+            self._by_steps(self.recurrence[0].some, body)
+            leave = emit_recurrence(*self.recurrence, self.fn, self.frame, self.kernels, self.uses)
+            run(self._block(leave, frozenset(), None))
             return self.asm.finish()
         if self.loop is None:
             for register, param in enumerate(self.fn.params):
@@ -101,6 +100,22 @@ class _Emitter:
         self.frame.release(unused)
         run(self._block(body, frozenset(), None))
         return self.asm.finish()
+
+    def _by_steps(self, some: Sequence[Dim], body: Block) -> None:
+        """The function as it is, where one of these sizes is zero."""
+        if not some:
+            return
+        usual, none = self.asm.label(), self.asm.reg("bool")
+        self.frame.enter()
+        for register, param in enumerate(self.fn.params):
+            self.frame.assign(param, register)
+        least = self.sizes.register(functools.reduce(dim_min, some))
+        self.asm.emit("ScalarLt", none, "int64", least, self.sizes.number("int64", 1))
+        self.asm.emit("If", none, usual)
+        self.frame.release(set(self.fn.params) - self.uses.of_block[id(body)])
+        run(self._block(body, frozenset(), None))
+        self.asm.bind(usual)
+        self.frame.leave()
 
     # -- blocks
 

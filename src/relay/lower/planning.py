@@ -130,7 +130,8 @@ def plan_module(
     if run_graph:
         weights = residences(module, multiplies, lambda call: try_plan(call, _constants_of(call)), target)
     recurrences = _recurrences(module, target, by_key)
-    inside = {id(fn) for name, (loop, _) in recurrences.items() for fn in _steps_of(module.functions[name], loop)}
+    kernels = {name: loop for name, (loop, _) in recurrences.items() if not loop.some}  # no step is ever made by itself
+    inside = {id(fn) for name, loop in kernels.items() for fn in _steps_of(module.functions[name], loop)}
     reached = reachable(module.functions, entries) if decided else ()
     soon = {id(fn) for _, _, fn in primitives(Module({n: module.functions[n] for n in reached}))}
     for block, call, fn in primitives(module):

@@ -30,6 +30,7 @@ from relay.lower.sizes import said_dims
 from relay.lower.step_numbers import StepNumbers
 from relay.lower.trips import counts, trips_of
 from relay.op import registry
+from relay.plan import empty_axes
 from relay.plan.graph import TeGraph, literal, te_graph, tensor_key
 from relay.plan.steps import Steps
 from relay.te.index import Indices
@@ -71,7 +72,9 @@ class Recurrence:
     ``operands`` are what the kernel of ``graph`` (or of the steps ``handed`` on) reads: parameters and constants. Its outputs are the
     elements that are put behind the vectors ``rows``, ``steps`` many of each, and then what the parameters ``last`` are in the end.
     ``trips`` is how many steps there are, of ``counted`` operands. ``on``: whether the steps go on where their condition holds.
-    In the place of a parameter that is a tuple stand its ``fields``, which are variables by themselves.
+    In the place of a parameter that is a tuple stand its ``fields``, which are variables by themselves. Where one of the sizes ``some`` is
+    zero, a step may read an axis without elements, which only a choice keeps the kernel from, and the kernel does not ask: the function
+    is to be run as it is then, and fails where it reads there.
     """
 
     operands: tuple[Var | Constant, ...]
@@ -84,6 +87,7 @@ class Recurrence:
     last: tuple[Var, ...]
     on: bool
     fields: Mapping[Var, Fields]
+    some: tuple[Dim, ...]
 
     def leave(self, function: Function) -> Block:
         """The block of the function that goes on with what the kernel has made."""
@@ -141,6 +145,8 @@ class _Reader:
     numbers: dict[Var, Named] = field(default_factory=dict)
     grid: tuple[Axis, ...] = ()
     placeholders: dict[Var | Constant, Tensor] = field(default_factory=dict)
+    # The sizes of axes that what a step computes fails for where they have no element.
+    asked: dict[Dim, None] = field(default_factory=dict)
     shared: Shared = field(default_factory=Shared)
     branches: int = 0
 
@@ -295,6 +301,7 @@ class _Reader:
         found = None if graph.foreign else self._elements(graph)
         if found is None or any(isinstance(n, Reduce) for _, row in found for r in row for n in walk(r)):
             raise _Unsuited
+        self.asked |= dict.fromkeys(empty_axes.asked_sizes(graph.outputs))
         given = {tensor_key(t): self._atom(a) for t, a in zip(graph.inputs, args, strict=True)}
 
         def visit(node: Scalar) -> Scalar:
@@ -462,10 +469,13 @@ class _Reader:
         handed = None if handed is None else replace(handed, inputs=graph.inputs)
         count = tuple(v for v, t in self.placeholders.items() if id(t) in counted)
         code = ScalarCode(tuple(self.placeholders[v] for v in count), (trips,))
-        made = Recurrence(operands, graph, handed, steps, code, count, rows, wanted, on, self.fields)
+        asks = set(empty_axes.asked_sizes(whole.outputs))
+        some = tuple(size for size in self.asked if size not in asks)
+        made = Recurrence(operands, graph, handed, steps, code, count, rows, wanted, on, self.fields, some)
         same = fixed.union(p for p in self.numbers)
         said = {v for p in same for v in said_dims(p.ty)} | {steps}
         needed = {*made.dims, *(v for n in walk(trips) if isinstance(n, Size) for v in dim_vars(n.dim))}
+        needed |= {v for size in some for v in dim_vars(size)}
         if not needed <= said or not can_be_instructions(code):
             raise _Unsuited
         return made

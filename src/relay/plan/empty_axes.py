@@ -47,6 +47,11 @@ def asked_of(outputs: Sequence[Tensor]) -> frozenset[tuple[Dim, tuple[Dim, ...]]
     return frozenset((size, counts) for stage in stages(outputs) for _, size, counts in _reads(stage))
 
 
+def asked_sizes(outputs: Sequence[Tensor]) -> Iterator[Dim]:
+    """The sizes of axes for which a kernel of these tensors asks whether they have elements (`asked_for`), in order."""
+    return (size for stage in stages(outputs) for _, size, _ in _reads(stage))
+
+
 def asked_by(stage: Stage) -> Iterator[tuple[Tensor, Dim]]:
     """The tensors of which a stage asks that an axis has elements, each with that axis's size."""
     return ((tensor, size) for tensor, size, _ in _reads(stage))
