@@ -14,6 +14,7 @@ from relay import te
 from relay.cli import inspect
 from relay.ir.dim import dim_floordiv, dim_max, dim_mul, dim_sub
 from relay.op import registry
+from relay.plan import kernel_plan
 
 SIZES = (4, 2, 2), (5, 3, 0), (6, 2, 3), (7, 4, 1), (5, 0, 2), (1, 5, 0), (3, 0, 0), (9, 3, 3), (40, 18, 2)
 
@@ -119,6 +120,40 @@ def @main[n: Dim, k: Dim, m: Dim({least}, 64)](%x: Tensor[(n,), float32], %w: Te
         assert len(either[1 : either.index("  else")]) == len(some)
     finally:
         registry.remove("zero.strided")
+
+
+def test_choices_of_sizes_do_not_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many choices that sizes make a kernel has a body for some outcomes, and makes the others where it reads."""
+
+    def chosen(x: te.Tensor) -> te.Tensor:
+        total = x
+        for least in range(0, 24, 3):
+            one = te.compute(x.shape, lambda i, t=total, least=least: t[i] * float(least + 1))
+            other = te.compute(x.shape, lambda i, t=total: t[te.size(x.shape[0]) - 1 - i] + 1.0)
+            total = te.compute(
+                x.shape, lambda i, a=one, b=other, n=least: te.select(te.size(x.shape[0]) > n, a[i], b[i])
+            )
+        return total
+
+    bodies: list[Any] = []
+    planned = kernel_plan._planned
+
+    def counted(*given: Any) -> kernel_plan.KernelPlan:
+        bodies.append(given)
+        return planned(*given)
+
+    monkeypatch.setattr(kernel_plan, "_planned", counted)
+    registry.operator("zero.chosen")(chosen)
+    try:
+        module = relay.parse("""#[version = "0.0.5"]
+def @main[n: Dim](%x: Tensor[(n,), float32]) { zero.chosen(%x) }""")
+        exe: Any = relay.compile(module, cache=False)
+        assert len(bodies) <= kernel_plan._MOST_BODIES
+        for n in (0, 1, 2, 4, 10, 30):
+            x = np.arange(n, dtype=np.float32)
+            np.testing.assert_allclose(np.asarray(exe(x)), np.asarray(relay.evaluate(module, x)), 1e-5)
+    finally:
+        registry.remove("zero.chosen")
 
 
 # Windows of x whose steps and numbers sizes say, of x: (n,), w: (k, m) and v: (3, 2).

@@ -57,6 +57,10 @@ from relay.te.scatter import as_scatter
 from relay.te.spans import as_spread
 from relay.te.tensor import Tensor, stage_bodies
 
+# Bodies that a kernel has for the choices that sizes make. Each takes as long to plan and to compile as a kernel, and with every condition
+# there would be twice as many.
+_MOST_BODIES = 16
+
 
 @record(frozen=True, slots=True)
 class ProductSize:
@@ -111,7 +115,8 @@ def plan_graph(
     """Plan a te graph under a key that identifies it (`make_plan` for the graph of a primitive; packings and shape
     functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products. ``weights``: where
     what was packed of its constants is when it begins."""
-    return _with_choices(graph, _Wanted(target, key, constants, name, schedule, weights))
+    plan, _ = _with_choices(graph, _Wanted(target, key, constants, name, schedule, weights))
+    return plan
 
 
 @record(frozen=True, slots=True, eq=False)
@@ -126,20 +131,26 @@ class _Wanted:
     weights: Residence
 
 
-def _with_choices(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer | None, ...] = ()) -> KernelPlan:
-    """A plan of the graph with a body for each outcome of the choices that sizes make."""
-    choice = size_choice(graph)
+def _with_choices(
+    graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer | None, ...] = (), most: int = _MOST_BODIES
+) -> tuple[KernelPlan, int]:
+    """A plan of the graph with a body for each outcome of the choices that sizes make, and how many bodies it has: at most so many.
+
+    Choices that are left then are made where their result is read. Half of the bodies, at the most, are for where the first condition
+    fails: where those that are usual hold, none is left for long.
+    """
+    choice = size_choice(graph) if most > 1 else None
     if choice is not None:
-        fails = _with_choices(choice.fails, wanted, buffers)
-        holds = _with_choices(choice.holds, wanted, _operands(graph, fails))
+        fails, seldom = _with_choices(choice.fails, wanted, buffers, most // 2)
+        holds, usual = _with_choices(choice.holds, wanted, _operands(graph, fails), most - seldom)
         both = _either(graph, choice.cond, holds, fails)
         if both is not None:
-            return both
+            return both, seldom + usual
     plan = _by_windows(graph, wanted, buffers)
     other = None if plan.packs or graph.seldom else divisible(graph)
     if other is None:
-        return plan
-    return _either(graph, other.holds, _by_windows(other.graph, wanted, _operands(graph, plan)), plan) or plan
+        return plan, 1
+    return _either(graph, other.holds, _by_windows(other.graph, wanted, _operands(graph, plan)), plan) or plan, 1
 
 
 def _by_windows(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer | None, ...]) -> KernelPlan:
