@@ -252,6 +252,10 @@ def _arrays(value: object) -> object:
         ("nn.pad(ones(shape=[3]), pad_width=[[-5, 1]])", "the size of axis 0 after nn.pad: 0 is more than -1"),
         ("full(1f, shape=[2, -3])", "the size of axis 1 of full: 0 is more than -3"),
         ("let %x: Tensor[(4294967296, 4294967296), float32] = zeros(shape=[2]); 1", "no memory has room for a Tensor"),
+        (f"let %x: Tensor[({'1, ' * 33}), float32] = zeros(shape=[2]); 1", "a tensor has 32 axes at the most, not 33"),
+        (f"zeros(shape=[{'1, ' * 32}1])", "a tensor has 32 axes at the most, not 33"),
+        ("expand_dims(ones(shape=[3]), axis=0, num_newaxis=1000000007)", "32 axes at the most, not 1000000008"),
+        ("split(zeros(shape=[0]), indices_or_sections=1000000007)", "split makes at most 65536 sections"),
     ],
 )  # fmt: skip
 def test_sizes_that_no_tensor_has_are_errors_of_the_program(made: str, message: str) -> None:

@@ -134,6 +134,10 @@ def dtype_bits(dtype: str) -> int:
     return DTYPE_BITS[dtype]
 
 
+# Axes of a tensor, at the most (the runtime's `max_rank`).
+MOST_AXES = 32
+
+
 def countable(shape: Sequence[Dim], dtype: str) -> bool:
     """Whether a tensor can have this shape as far as it is known: no size is negative, and the product of all sizes but 0 is a
     number of bytes that an int64 holds (where a size is not known, anything may still come of it)."""

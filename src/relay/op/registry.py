@@ -38,7 +38,7 @@ from relay.ir.effects import Effect
 from relay.ir.expr import Attr, Attrs, Call, attrs_key
 from relay.ir.lexer import tokenize
 from relay.ir.record import record
-from relay.ir.types import BASE_TYPE, TensorType, Type, countable
+from relay.ir.types import BASE_TYPE, MOST_AXES, TensorType, Type, countable
 from relay.op.build import call
 from relay.op.elsewhere import ELSEWHERE
 from relay.te.autodiff.multiples import over_multiples
@@ -525,6 +525,8 @@ def _trace(
     with te.tracing(collector):
         outputs, is_tuple = applied(op, args, keywords)
     for output in outputs:
+        if len(output.shape) > MOST_AXES:
+            raise te.DefinitionError(f"a tensor has {MOST_AXES} axes at the most, not {len(output.shape)}")
         if not countable(output.shape, output.dtype):
             raise te.DefinitionError(f"no memory has room for sizes of {', '.join(map(str, output.shape))}")
     return Traced(tuple(flat), outputs, is_tuple, tuple(collector.demands[start:]))

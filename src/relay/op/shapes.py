@@ -124,6 +124,10 @@ def stack(data: tuple[te.Tensor, ...], *, axis: int = 0) -> te.Tensor:
     return te.compute((*shape[:at], len(data), *shape[at:]), body, "stack")
 
 
+# Tensors that `split` makes: each is a field of a type, and a stage.
+_MOST_PARTS = 1 << 16
+
+
 @operator("split")
 def split(data: te.Tensor, *, indices_or_sections: int | tuple[DimLike, ...], axis: int = 0) -> tuple[te.Tensor, ...]:
     """A tuple of parts along ``axis``: that many equal ones, or those that begin at 0 and at each of the given positions."""
@@ -133,6 +137,7 @@ def split(data: te.Tensor, *, indices_or_sections: int | tuple[DimLike, ...], ax
     if isinstance(indices_or_sections, int):
         count = indices_or_sections
         te.require(count > 0, f"split needs a positive number of sections, not {count}")
+        te.require(count <= _MOST_PARTS, f"split makes at most {_MOST_PARTS} sections, each a tensor, not {count}")
         part = dim_floordiv(extent, count)
         te.require_equal(dim_mul(part, count), extent, "the axis of split and its equal sections")
         bounds += [dim_mul(part, n) for n in range(1, count)]

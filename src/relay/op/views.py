@@ -7,6 +7,7 @@ from typing import Literal
 
 from relay import te
 from relay.ir.dim import Dim, KnownSize, dim_floordiv, dim_mul, is_any, shape_size
+from relay.ir.types import MOST_AXES
 from relay.op.registry import view
 from relay.op.support import Axes, DimLike, axes_of, axis_of, reshaped_index
 
@@ -128,6 +129,8 @@ def squeeze(data: te.Tensor, *, axis: Axes = None) -> te.Tensor:
 def expand_dims(data: te.Tensor, *, axis: int, num_newaxis: int = 1) -> te.Tensor:
     """With ``num_newaxis`` axes of size 1 put in before ``axis`` (-1: after the last one)."""
     te.require(num_newaxis >= 0, f"num_newaxis must not be negative, but is {num_newaxis}")
+    axes = data.ndim + num_newaxis
+    te.require(axes <= MOST_AXES, f"a tensor has {MOST_AXES} axes at the most, not {axes}")
     at = axis_of(axis, data.ndim, "the operand of expand_dims", extra=1)
     shape = (*data.shape[:at], *[1] * num_newaxis, *data.shape[at:])
     return te.compute(shape, lambda *i: data[(*i[:at], *i[at + num_newaxis :])], "expand_dims")

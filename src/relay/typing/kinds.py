@@ -14,6 +14,7 @@ from relay.ir.record import record
 from relay.ir.span import Span
 from relay.ir.types import (
     DTYPE_BITS,
+    MOST_AXES,
     AdtType,
     FuncType,
     Kind,
@@ -131,6 +132,8 @@ class KindChecker:
                 self._expect(kind, Kind.TYPE, "a tensor type", span)
                 self._check(t.shape, Kind.SHAPE, span)
                 self._check(t.dtype, Kind.BASE_TYPE, span)
+                if isinstance(t.shape, tuple) and len(t.shape) > MOST_AXES:
+                    raise TypeError_(f"a tensor has {MOST_AXES} axes at the most, not {len(t.shape)}", span)
                 if isinstance(t.shape, tuple) and isinstance(t.dtype, str) and not countable(t.shape, t.dtype):
                     raise TypeError_(
                         f"no memory has room for a {type_text(t)}", span, "sizes are at most what int64 holds"
