@@ -144,6 +144,16 @@ def test_convolutions(channels: int, window: int, stride: int, groups: int, cons
         assert words(plan) == ZEN4.multiplies_words
 
 
+@pytest.mark.parametrize("dtype", ["int16", "bfloat16"])
+def test_results_that_are_made_of_products_by_turns(dtype: str) -> None:
+    """Every third column of an image that is enlarged is a product of its own, which is stored where it belongs."""
+    shapes = (2, 16, 7, 8), (16, 3, 1, 5)
+    params = [tensor(s, dtype) for s in shapes]
+    fn = primitive(params, lambda m, x, w: m("nn.conv2d_transpose", x, w, strides=[1, 3]))
+    plan = check(fn, inputs=[array(s, dtype, n) for n, s in enumerate(shapes)], tolerance=2e-2)
+    assert words(plan) == (ZEN4.multiplies_pairs if dtype == "bfloat16" else ZEN4.multiplies_words)
+
+
 def test_what_comes_before_and_behind() -> None:
     """Quantised and back: the data is made narrow by the kernel, its scale and what follows are the epilogue."""
 

@@ -234,9 +234,9 @@ def _planned(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer | None, ...]
     given = dict(enumerate(buffers))
     count = len(graph.inputs)
     outputs = [operand(builder, t, f"out{n}", given.get(count + n)) for n, t in enumerate(graph.outputs)]
-    stages = _woven(builder, graph, stages)
+    stages, written = _woven(builder, graph, stages)
     taken = attentions.keys() | together | updates.keys() | sums
-    stages, words = in_words(stages, taken, constants, graph, indices, target, not (updates or graph.foreign))
+    stages, words = in_words(stages, taken, constants, graph, indices, target, written, not (updates or graph.foreign))
 
     empty = all(0 in t.shape for t in graph.outputs)  # nothing to write, so nothing to compute
     spreads = {id(k.origin): parts for k in stages if (parts := as_spread(k.stage, indices)) is not None}
@@ -335,9 +335,11 @@ def _planned(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer | None, ...]
     )
 
 
-def _woven(builder: Builder, graph: TeGraph, stages: list[Kept]) -> list[Kept]:
-    """The stages without outputs that only interleave others: these are stored in the output, where they belong."""
+def _woven(builder: Builder, graph: TeGraph, stages: list[Kept]) -> tuple[list[Kept], set[int]]:
+    """The stages without outputs that only interleave others: these are stored in the output, where they belong. And the ids of the stages
+    that are stored in outputs."""
     outputs = {id(t.stage): t for t in graph.outputs}
+    written = set(outputs)
     readers: dict[int, int] = {}
     for kept in stages:
         for source in {
@@ -360,13 +362,14 @@ def _woven(builder: Builder, graph: TeGraph, stages: list[Kept]) -> list[Kept]:
             out.append(kept)
             continue
         where = builder.storage[tensor_key(own)]
+        written |= {id(p.tensor.stage) for p in parts}
         for part in parts:
             strides = tuple(dim_mul(where.strides[n], step) for n, step, _ in part.along)
             offset = where.offset
             for n, _, first in part.along:
                 offset = dim_add(offset, dim_mul(where.strides[n], first))
             builder.storage[tensor_key(part.tensor)] = Storage(where.buffer, strides, offset)
-    return out
+    return out, written
 
 
 def _parted(nest: Nest, scatters: Container[int]) -> list[Nest]:

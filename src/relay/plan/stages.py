@@ -8,7 +8,7 @@ change of index. All other stages are inlined into those that read them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -330,12 +330,13 @@ def keep(
         else:
             rewritten = Compute(stage.name, stage.axes, new)
         out.append(Kept(stage, rewritten, output_dtypes(stage)))
-    return needed(out, graph)
+    return needed(out, {id(t.stage) for t in graph.outputs})
 
 
-def needed(stages: list[Kept], graph: TeGraph) -> list[Kept]:
-    """The stages that the outputs are made of: a triangle that lies beyond a matrix, for one, reads nothing of it."""
-    needed = {id(t.stage) for t in graph.outputs}
+def needed(stages: list[Kept], written: Collection[int]) -> list[Kept]:
+    """The stages that what is stored in outputs (their ids) is made of: a triangle that lies beyond a matrix, for one, reads nothing of
+    it."""
+    needed = set(written)
     for kept in reversed(stages):
         if id(kept.origin) in needed:
             for load in (n for b in stage_bodies(kept.stage) for n in loads(b)):

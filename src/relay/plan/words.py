@@ -15,7 +15,7 @@ highest bit of each byte, and what that adds to the sums is taken off again:
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import reduce
 
@@ -104,10 +104,11 @@ def in_words(
     graph: TeGraph,
     indices: Indices,
     target: Target,
+    written: Collection[int],
     inputs: bool = True,
 ) -> tuple[list[Kept], dict[int, Tensor]]:
     """The stages with products of narrow elements, but for ``others``, made of words where the target multiplies these; and the inputs
-    (none unless ``inputs``) that are read as words, by their numbers."""
+    (none unless ``inputs``) that are read as words, by their numbers. ``written``: the ids of the stages that are stored in outputs."""
     made = _InWords(stages, graph, graph.stages_of(constants), indices, target, inputs)
     plans = {id(k.origin): p for k in stages if id(k.origin) not in others and (p := made.plan(k)) is not None}
     while True:
@@ -123,7 +124,7 @@ def in_words(
     for kept in stages:
         found = plans.get(id(kept.origin))
         out += [kept] if found is None else made.stages_of(found)
-    return needed(out, graph), made.inputs
+    return needed(out, written), made.inputs
 
 
 @record(slots=True, eq=False)
