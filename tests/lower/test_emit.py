@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
 import relay
 from relay.ir.diagnostics import CompileError
+from tests.generator.compare import difference
 
 HEADER = '#[version = "0.0.5"]\n'
 
@@ -118,6 +121,36 @@ def test_a_size_inside_a_linear_expression_is_solved_for() -> None:
     np.testing.assert_array_equal(np.asarray(exe(np.ones((5, 3), np.float32))), np.full(15, 2, np.float32))
     with pytest.raises(relay.RelayError, match="axis 0 of argument %x of @main has size 4"):
         exe(np.ones((4, 3), np.float32))
+
+
+@pytest.mark.parametrize("executor", ["vm", "aot"])
+def test_a_size_inside_a_product_is_solved_for_once_the_others_are_known(
+    executor: Literal["vm", "aot"],
+) -> None:
+    """Heads of attention: h of them, of d numbers, are an axis of ``h*d``. One size tells another, in whatever order they are given; loops
+    and functions that are called read them off, too."""
+    module = relay.parse(
+        HEADER
+        + """
+def @again[h: Dim, d: Dim](%left: int64, %x: Tensor[(h*d,), float32], %a: Tensor[(h,), float32]) -> Tensor[(h*d,), float32] {
+  if (%left <= 0i64) { %x } else {
+    let %y = reshape(%x, newshape=[Dim[h], Dim[d]]) * expand_dims(%a, axis=1);
+    let %all = if (sum(%y) > 1e6f) { @again(%left - 2i64, reshape(%y, newshape=[-1]), %a) } else { reshape(%y, newshape=[-1]) };
+    @again(%left - 1i64, %all + cast(Dim[d], dtype="float32"), %a)
+  }
+}
+def @main[h: Dim, d: Dim, e: Dim](%w: Tensor[(d*e + 1, d*e), float32], %x: Tensor[(2*h*d,), float32], %a: Tensor[(2*h,), float32]) {
+  (@again(3i64, %x, %a), zeros(shape=[Dim[e], Dim[d]]) + sum(%w))
+}"""
+    )
+    exe = relay.compile(module, executor=executor)
+    for h, d, e in ((1, 3, 2), (2, 5, 1), (3, 1, 4)):
+        given = [np.ones((d * e + 1, d * e), np.float32), np.ones(2 * h * d, np.float32), np.ones(2 * h, np.float32)]
+        assert difference(exe(*given), relay.evaluate(module, *given)) is None
+    with pytest.raises(relay.RelayError, match=r"%x of @main has size 7, expected 2\*h\*d = 6"):
+        exe(np.ones((4, 3), np.float32), np.ones(7, np.float32), np.ones(2, np.float32))
+    with pytest.raises(relay.RelayError, match=r"%x of @main is 2\*h\*d, which does not tell d where 2\*h is 0"):
+        exe(np.ones((1, 0), np.float32), np.ones(0, np.float32), np.ones(0, np.float32))
 
 
 @pytest.mark.parametrize("opt_level", [0, 3])

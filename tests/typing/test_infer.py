@@ -88,6 +88,10 @@ PROGRAMS = {
     "def @f[n: Dim](%x: Tensor[(4*n + 1,), float32], %y: Tensor[(n,), float32]) -> Tensor[(n,), float32] { %y }\n"
     "def @main[a: Dim](%x: Tensor[(8*a + 1,), float32], %y: Tensor[(2*a,), float32]) { @f(%x, %y) }":
         "fn[a: Dim](Tensor[(8*a + 1,), float32], Tensor[(2*a,), float32]) -> Tensor[(2*a,), float32]",
+    # ... and of products with what is known
+    "def @f[h: Dim, d: Dim](%x: Tensor[(3*h*d,), float32], %y: Tensor[(h,), float32]) { reshape(%x, newshape=[3, Dim[h], Dim[d]]) }\n"
+    "def @main[h: Dim, d: Dim](%x: Tensor[(6*h*d + 3*h,), float32], %y: Tensor[(h,), float32]) { @f(%x, %y) }":
+        "fn[h: Dim, d: Dim](Tensor[(6*h*d + 3*h,), float32], Tensor[(h,), float32]) -> Tensor[(3, h, 2*d + 1), float32]",
     # references, gradients
     "def @main(%x: Tensor[(3,), float32]) { let %r = ref(%x); %r := exp(%x); !%r }":
         "fn(Tensor[(3,), float32]) -> Tensor[(3,), float32]",

@@ -82,8 +82,12 @@ def check_sizes(
 
 def settle(unsettled: Iterable[Unsettled], dims: dict[DimVar, int], span: Span | None) -> None:
     """Check what could not be checked before all parameters had given variables their values. Raises ShapeError."""
-    for check, tensor, what in unsettled:
-        check_sizes((check,), tensor, dims, what, span)
+    todo, number = list(unsettled), 0
+    while todo and len(todo) != number:  # one may tell the variable that another waits for
+        number, left = len(todo), list[Unsettled]()
+        for check, tensor, what in todo:
+            check_sizes((check,), tensor, dims, what, span, left)
+        todo = left
 
 
 def _check_bounds(variable: DimVar, size: int, found: str, span: Span | None) -> None:

@@ -639,6 +639,24 @@ def dim_linear(dim: SymDim) -> tuple[DimVar, int, int] | None:
     return monomial[0][0], factor, constant
 
 
+def dim_solved(dim: SymDim, known: Callable[[DimVar], bool]) -> tuple[DimVar, Dim, Dim] | None:
+    """The one variable of a dim that is not known, its factor and the rest, where the dim is ``factor * variable + rest`` with a factor
+    that is a positive number, or a product of known variables (which may be zero) and one. `dim_linear` where nothing is known."""
+    unknown = {v for v in dim_vars(dim) if not known(v)}
+    if len(unknown) != 1:
+        return None
+    (variable,) = unknown
+    terms = dict(dim.terms)
+    found = [m for m in terms if any(v is variable for atom, _ in m for v in dim_vars(as_dim(atom)))]
+    if len(found) != 1 or (variable, 1) not in found[0]:
+        return None
+    factors = tuple((atom, power) for atom, power in found[0] if atom is not variable)
+    coefficient = terms.pop(found[0])
+    if coefficient <= 0 or not all(isinstance(atom, DimVar) for atom, _ in factors):
+        return None
+    return variable, dim_of_terms({factors: coefficient}), dim_of_terms(terms)
+
+
 def dim_evaluate(dim: Dim, env: Mapping[DimVar, int]) -> int:
     """The value of a dim under an assignment of its variables. Raises KeyError for a variable without a value."""
     value = dim_substitute(dim, lambda v: env[v])

@@ -94,6 +94,7 @@ class _Emitter:
         if self.loop is None:
             for register, param in enumerate(self.fn.params):
                 self.frame.assign(param, register)
+            self.frame.bind_composed(self.fn.params)
         else:
             self._begin_loop(self.loop)
         unused = set(self.fn.params) - self.uses.of_block[id(body)]
@@ -226,7 +227,7 @@ class _Emitter:
 
     def _read_sizes(self, var: Var, where: Place, index: int | None, block: Block) -> None:
         """A variable of a pattern that a block does not read: of it the block may need the sizes."""
-        missing = {d for d in said_dims(var.ty) if not self.sizes.known(d)}
+        missing = {d for d in said_dims(var.ty, self.sizes.known) if not self.sizes.known(d)}
         if not missing or missing.isdisjoint(needed_dims(block)):
             return
         if index is None:
@@ -480,10 +481,13 @@ class _Emitter:
                 self.asm.emit_first("Kill", number)
                 place_ = tuple(fields)
             self.frame.assign(param, place_, None if number in loop.invariant else loop.dims)
+        self.frame.bind_composed([p for n, p in enumerate(self.fn.params) if n in loop.invariant])
+        self.frame.bind_composed(self.fn.params, loop.dims)
         sizes.begin_loop()
         self.asm.bind(self.top)
         for param in self.fn.params:
             self.frame.bind_dims(self.frame.places[param], param.ty)
+        self.frame.bind_composed(self.fn.params)
 
     def _carried(self, parameter: Carried) -> int:
         """The register of a parameter that is carried, or of a field of it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from relay.executable.bytecode import Assembler, FunctionCode
 from relay.ir.diagnostics import CompileError
-from relay.ir.dim import Dim, DimVar, SymDim, as_var, dim_linear, dim_text, dim_vars, is_any
+from relay.ir.dim import Dim, DimVar, SymDim, as_var, dim_solved, dim_text, dim_vars, is_any
 from relay.ir.expr import Function
 from relay.ir.types import TensorType, TupleType, Type
 from relay.lower.sizes import Sizes
@@ -85,18 +85,17 @@ class _Checker:
             self.asm.emit("CheckLe", size, self.sizes.register(variable.hi), self.unit.message(text))
 
     def deferred(self) -> None:
-        """Sizes that are expressions, once every argument has given its variables: a variable that stands in a linear one only is
-        solved for; then the sizes are compared, which also refuses what no value of the variable gives."""
-        for size, dim, where in self.later:
-            assert isinstance(dim, SymDim)
-            solved = dim_linear(dim)
-            if solved is not None and not self.sizes.known(solved[0]):
-                variable, factor, constant = solved
-                rest, value = self.asm.reg(), self.asm.reg()
-                self.asm.emit("ISub", rest, size, self.sizes.register(constant))
-                self.asm.emit("IFloorDiv", value, rest, self.sizes.register(factor))
-                self._bounds(value, variable, f"{variable.name}, from {where},", -constant // factor)
-                self.sizes.set(variable, value)
+        """Sizes that are expressions, once every argument has given its variables: a variable that is the only one that an axis has and
+        that is not known is solved for; then the sizes are compared, which also refuses what no value of the variable gives."""
+        found = True
+        while found:
+            found = False
+            for size, dim, where in self.later:
+                assert isinstance(dim, SymDim)
+                solved = dim_solved(dim, self.sizes.known)
+                if solved is not None:
+                    self._solved(size, dim, where, *solved)
+                    found = True
         for size, dim, where in self.later:
             unknown = sorted({v.name for v in dim_vars(dim) if not self.sizes.known(v)})
             if unknown:
@@ -105,3 +104,16 @@ class _Checker:
                     hint="declare a parameter that has it as a whole axis",
                 )
             self._equal(size, dim, where)
+
+    def _solved(self, size: int, dim: SymDim, where: str, variable: DimVar, factor: Dim, rest: Dim) -> None:
+        """The value of a variable, by an axis of ``factor * variable + rest``."""
+        by = self.sizes.register(factor)
+        if not isinstance(factor, int):
+            text = f"{where} is {dim_text(dim)}, which does not tell {variable.name} where {dim_text(factor)} is 0"
+            self.asm.emit("CheckLe", self.sizes.register(1), by, self.unit.message(text))
+        difference, value = self.asm.reg(), self.asm.reg()
+        self.asm.emit("ISub", difference, size, self.sizes.register(rest))
+        self.asm.emit("IFloorDiv", value, difference, by)
+        least = -rest // factor if isinstance(factor, int) and isinstance(rest, int) else -1
+        self._bounds(value, variable, f"{variable.name}, from {where},", least)
+        self.sizes.set(variable, value)

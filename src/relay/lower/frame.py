@@ -7,7 +7,7 @@ read for the last time.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 from relay import te
 from relay.executable.bytecode import Assembler
@@ -18,7 +18,7 @@ from relay.ir.module import Module
 from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType, Type, is_integer
 from relay.lower.scoped import Scoped
-from relay.lower.sizes import Sizes
+from relay.lower.sizes import Sizes, said_dims
 from relay.lower.unit import Unit
 from relay.transform.blocks import all_bindings
 from relay.transform.dims import DimUses
@@ -177,6 +177,16 @@ class Frame:
                         todo.append((out, f))
         for out in fields:
             self.sizes.emit("Kill", out)
+
+    def bind_composed(self, params: Sequence[Var], only: Container[DimVar] | None = None) -> None:
+        """Read off the dims that parameters say once others are known: ``d``, of an axis of ``h * d``."""
+        unknown = {v for p in params if p.ty is not None for v in type_dims(p.ty) if not self.sizes.known(v)}
+        while unknown:
+            for p in params:
+                if not unknown.isdisjoint(said_dims(p.ty, self.sizes.known)):
+                    self.bind_dims(self.places[p], p.ty, only)
+            left = {v for v in unknown if not self.sizes.known(v)}
+            unknown = left if len(left) < len(unknown) else set()
 
     def demand(self, demand: te.Demand, span: Span | None) -> None:
         """Emit what is demanded of two sizes, or the end of the run with a message that shows them."""

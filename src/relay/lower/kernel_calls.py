@@ -164,7 +164,7 @@ class KernelCalls:
         """The bindings whose values say the sizes that are not known on entry to the block."""
         found: dict[DimVar, int] = {}
         for position, binding in enumerate(block.bindings):
-            for v in said_dims(binding.var.ty):
+            for v in said_dims(binding.var.ty, lambda v: v in found or self.frame.sizes.known(v)):
                 found.setdefault(v, position)
         return found
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from relay.executable.bytecode import Assembler, EmitOperand, scalar_bits
 from relay.ir.diagnostics import CompileError
-from relay.ir.dim import Dim, DimOp, DimVar, SymDim, as_var, dim_linear, dim_text, dim_vars
+from relay.ir.dim import Dim, DimOp, DimVar, SymDim, as_var, dim_solved, dim_text, dim_vars
 from relay.ir.types import TensorType, TupleType, Type
 from relay.lower.scoped import Scoped
 
@@ -70,13 +70,13 @@ class Sizes:
                 self._solve(register, axis, dim, only)
 
     def _solve(self, register: int, axis: int, dim: SymDim, only: Container[DimVar] | None) -> None:
-        """Read off a variable that stands in an axis as ``factor * variable + constant`` only."""
-        solved = dim_linear(dim)
-        if solved is not None and solved[0] not in self._registers and (only is None or solved[0] in only):
-            variable, factor, constant = solved
+        """Read off a variable that stands in an axis as ``factor * variable + rest``, where the other variables are known."""
+        solved = dim_solved(dim, self.known)
+        if solved is not None and (only is None or solved[0] in only):
+            variable, factor, rest = solved
             out = self._asm.reg("int64")
             self.emit("DimOf", out, register, axis)
-            out = self._binary("ISub", out, self.register(constant))
+            out = self._binary("ISub", out, self.register(rest))
             self._registers[variable] = self._binary("IFloorDiv", out, self.register(factor))
 
     def known(self, variable: DimVar) -> bool:
@@ -159,13 +159,15 @@ class Sizes:
         return self._binary(_OPCODE[atom.op], self.register(atom.a), self.register(atom.b))
 
 
-def said_dims(ty: Type | None) -> list[DimVar]:
-    """The dim variables that a value of the type says (`Sizes.bind`)."""
+def said_dims(ty: Type | None, known: Callable[[DimVar], bool] = lambda _: False) -> list[DimVar]:
+    """The dim variables that a value of the type says (`Sizes.bind`) where some are known already, which may be among them."""
     match ty:
         case TensorType(shape=shape) if isinstance(shape, tuple):
-            solved = [dim_linear(d) for d in shape if isinstance(d, SymDim)]
-            return [*(v for d in shape if (v := as_var(d)) is not None), *(s[0] for s in solved if s is not None)]
+            whole = [v for d in shape if (v := as_var(d)) is not None]
+            there = frozenset(whole)
+            solved = (dim_solved(d, lambda v: v in there or known(v)) for d in shape if isinstance(d, SymDim))
+            return [*whole, *(s[0] for s in solved if s is not None)]
         case TupleType(fields=fields):
-            return [v for f in fields for v in said_dims(f)]
+            return [v for f in fields for v in said_dims(f, known)]
         case _:
             return []

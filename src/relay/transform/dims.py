@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import field
+from functools import partial
 
-from relay.ir.dim import DimVar, SymDim, as_var, dim_linear, dim_vars
+from relay.ir.dim import DimVar, SymDim, as_var, dim_solved, dim_vars
 from relay.ir.expr import Attr, Call, Expr, Var
 from relay.ir.record import record
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type
@@ -71,18 +72,23 @@ def whole_axes(ty: Type | None) -> Iterator[tuple[DimVar, int]]:
                 yield variable, axis
 
 
-def told(ty: Type | None) -> Iterator[DimVar]:
-    """The dim variables that can be read off a value of this type: a whole axis of a tensor, or all that one has besides numbers."""
+def told(ty: Type | None, known: Container[DimVar] = ()) -> Iterator[DimVar]:
+    """The dim variables that can be read off a value of this type: a whole axis of a tensor, or all that one has besides numbers and
+    what is known."""
     todo = [ty]
     while todo:
         part = todo.pop()
         if isinstance(part, TupleType):
             todo.extend(part.fields)
         elif isinstance(part, TensorType) and isinstance(part.shape, tuple):
-            for dim in part.shape:
-                solved = dim_linear(dim) if isinstance(dim, SymDim) else None
-                if solved is not None:
-                    yield solved[0]
+            whole = {v for v, _ in whole_axes(part)}
+            is_known = partial(_in_either, whole, known)
+            solved = [dim_solved(dim, is_known) for dim in part.shape if isinstance(dim, SymDim)]
+            yield from (*whole, *(s[0] for s in solved if s is not None))
+
+
+def _in_either(one: Container[DimVar], other: Container[DimVar], variable: DimVar) -> bool:
+    return variable in one or variable in other
 
 
 def first_binders(params: tuple[Var, ...], bindings: Iterator[Var]) -> dict[DimVar, Var]:

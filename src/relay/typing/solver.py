@@ -373,7 +373,8 @@ class Solver:
         return None
 
     def _equate(self, a: int | SymDim, b: int | SymDim, mode: Mode, where: str) -> None:
-        """Solve ``a - b == 0`` for an unknown that occurs once, with unit coefficient; wait while there are several."""
+        """Solve ``a - b == 0`` for an unknown that occurs once, with unit coefficient; wait while there are several. Factors of all
+        terms that are known count for nothing: ``h*d == h*e`` for all sizes ``h`` says that ``d == e``."""
         difference = dim_sub(a, b)
         wrong = Mismatch(f"{where}{dim_text(a)} where {dim_text(b)} is expected", shapes=True)
         if isinstance(difference, int):
@@ -384,20 +385,21 @@ class Solver:
         if constant % divisor:
             raise wrong
         unknown = [v for v in dict.fromkeys(dim_vars(difference)) if v in self.unknown_dims]
+        terms = self._without_known_factors(difference) if unknown else difference.terms
         for v in sorted(unknown, key=lambda v: -self.levels[v]):
             monomial: Monomial = ((v, 1),)
-            coefficient = next((c for m, c in difference.terms if m == monomial), 0)
+            coefficient = next((c for m, c in terms if m == monomial), 0)
             if abs(coefficient) == divisor and sum(w is v for w in dim_vars(difference)) == 1:
                 # v = -(the other terms) / coefficient, exactly, because the coefficient divides them all.
-                terms: Dim = 0
-                for m, c in difference.terms:
+                value: Dim = 0
+                for m, c in terms:
                     if m != monomial:
                         product: Dim = -c // coefficient
                         for atom, power in m:
                             for _ in range(power):
                                 product = dim_mul(product, as_dim(atom))
-                        terms = dim_add(terms, product)
-                self.bind_dim(v, terms)
+                        value = dim_add(value, product)
+                self.bind_dim(v, value)
                 return
         if unknown:
             self._postpone_dims(a, b, mode, where, tuple(unknown))
@@ -405,6 +407,17 @@ class Solver:
             # Two different polynomials over parameters; with // or % in them they may be equal after all (a run-time
             # check).
             raise wrong
+
+    def _without_known_factors(self, d: SymDim) -> list[tuple[Monomial, int]]:
+        """The terms without the atoms that all of them have and in which nothing is unknown."""
+        powers = [dict(m) for m, _ in d.terms]
+        common = {
+            atom: power
+            for atom in powers[0]
+            if (power := min(p.get(atom, 0) for p in powers))
+            and not any(v in self.unknown_dims for v in dim_vars(as_dim(atom)))
+        }
+        return [(tuple((a, p) for a, n in m if (p := n - common.get(a, 0))), c) for m, c in d.terms]
 
     def _postpone_dims(self, a: Dim, b: Dim, mode: Mode, where: str, unknown: tuple[DimVar, ...]) -> None:
         span, context = place = self.place

@@ -275,7 +275,7 @@ class LoopWriter:
         asked = dict.fromkeys((d, False) for v in given for d in self.uses.of_type(v.ty) if d not in there)
         for b in bindings:
             asked.update(dict.fromkeys((d, True) for d in self.uses.of_value(b.value) if d not in there))
-            there.update(told(b.var.ty))
+            there.update([*told(b.var.ty, there)])
             asked.update(dict.fromkeys((d, False) for d in self.uses.of_type(b.var.ty) if d not in there))
         for d, calculates in asked:
             if shared and d in self.lifted.loop.fixed_dims:
