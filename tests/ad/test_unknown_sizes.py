@@ -34,6 +34,29 @@ def @main[n: Dim](%m: Tensor[(n, 2), float64], %k: int32) -> {M} {{ @go(%k, %m) 
         (X, K),
         (0,),
     ),
+    "a chart whose rows get shorter, by numbers of places that a loop counts": (
+        """def @width[n: Dim, m: Dim, k: Dim](%c: Tensor[(n, 2), float64], %i: Tensor[(m,), int64], %k: Tensor[(k,), int64])
+    -> Tensor[(n, 2), float64] {
+  let %both = expand_dims(take(%c, %i, axis=0), axis=1) * expand_dims(take(%c, %k, axis=0), axis=0);
+  scatter_nd(%c, expand_dims(%i, axis=0), sum(tanh(%both), axis=[1])) }
+def @main[n: Dim](%c: Tensor[(n, 2), float64]) -> Tensor[(n, 2), float64] {
+  @for(1i64, Dim[n], fn (%w: int64, %c: Tensor[(n, 2), float64]) -> Tensor[(n, 2), float64] {
+    @width(%c, dyn.arange(0i64, Dim[n] - %w, 1i64, dtype="int64"), dyn.arange(0i64, %w, 1i64, dtype="int64")) }, %c) }""",
+        (X,),
+        (0,),
+    ),
+    "a chart whose places are made of two unknown sizes": (
+        """def @width[n: Dim, m: Dim, k: Dim](%c: Tensor[(n, 2), float64], %i: Tensor[(m,), int64], %k: Tensor[(k,), int64])
+    -> Tensor[(n, 2), float64] {
+  let %ii = broadcast_to(expand_dims(%i, axis=1), shape=[Dim[m], Dim[k]]);
+  let %kk = broadcast_to(expand_dims(%k, axis=0), shape=[Dim[m], Dim[k]]);
+  scatter_nd(%c, expand_dims(%i, axis=0), sum(tanh(take(%c, %ii + %kk, axis=0)), axis=[1])) }
+def @main[n: Dim](%c: Tensor[(n, 2), float64]) -> Tensor[(n, 2), float64] {
+  @for(1i64, Dim[n], fn (%w: int64, %c: Tensor[(n, 2), float64]) -> Tensor[(n, 2), float64] {
+    @width(%c, dyn.arange(0i64, Dim[n] - %w, 1i64, dtype="int64"), dyn.arange(0i64, %w, 1i64, dtype="int64")) }, %c) }""",
+        (X,),
+        (0,),
+    ),
     "recursion calculates with the size of its state": (
         f"""def @go(%l: List[int32], %m: {M}) -> {M} {{ match (%l) {{ Nil => %m, Cons(_, %r) => tanh(@go(%r, @scaled(%m))) }} }}
 def @main[n: Dim](%m: Tensor[(n, 2), float64]) -> {M} {{ @go(Cons(1, Cons(2, Nil)), %m) }}""",

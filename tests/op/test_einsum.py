@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.te.tensor import DefinitionError
+from relay.te.errors import DefinitionError
 from tests.op import harness as h
 from tests.op.harness import Array, Case, Draw, Drawn
 

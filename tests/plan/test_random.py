@@ -13,7 +13,7 @@ from relay.ir.dim import Dim, DimVar, as_dim, dim_evaluate, shape_size
 from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Tuple, Var
 from relay.ir.types import TensorType
 from relay.op import registry
-from relay.te.tensor import DefinitionError
+from relay.te.errors import DefinitionError
 from tests.plan.harness import check, random, tensor
 
 V = DimVar("n")

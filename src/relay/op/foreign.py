@@ -12,7 +12,7 @@ from relay.ir.walk import post_order
 from relay.op import registry
 from relay.op.custom_gradients import has_declared_rule
 from relay.op.gradient import operand_signature
-from relay.te.tensor import DefinitionError, Undetermined
+from relay.te.errors import DefinitionError, Undetermined
 from relay.te.text import definition_text
 
 

@@ -1,5 +1,6 @@
 """What the package gives to others."""
 
+from relay.te.errors import DefinitionError, Undetermined
 from relay.te.functions import (
     abs,
     acos,
@@ -55,14 +56,12 @@ from relay.te.scalar import (
 )  # fmt: skip
 from relay.te.tensor import (
     Compute,
-    DefinitionError,
     Demand,
     Placeholder,
     Scan,
     Stage,
     Tensor,
     Trace,
-    Undetermined,
     all,
     any,
     argmax,

@@ -32,6 +32,7 @@ from relay.ir.dim import (
     known_equal,
 )
 from relay.ir.inequality import is_count
+from relay.te.errors import Undetermined
 from relay.te.ranges import Ranges, divide, terms_with
 from relay.te.scalar import (
     Axis,
@@ -326,11 +327,11 @@ class Indices(Ranges):
     # -- polynomials to expressions
 
     def scalar(self, a: Dim) -> Scalar:
-        """The int64 expression of a polynomial: sizes gathered, larger strides first."""
+        """The int64 expression of a polynomial: sizes gathered, larger strides first. Raises Undetermined for an unknown dimension."""
         if isinstance(a, int):
             return Const(a, "int64")
         if not isinstance(a, SymDim):
-            raise ValueError("an index cannot be made of an unknown dimension")
+            raise Undetermined(())
         groups = self._strides(a)
         out: Scalar | None = None
         for mine, size in sorted(groups.items(), key=lambda g: (g[0] == (), g[1] == 1)):

@@ -30,9 +30,10 @@ from relay.ir.dim import (
 )
 from relay.ir.dim_total import dim_total
 from relay.ir.inequality import Facts
+from relay.te.errors import DefinitionError
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, always_read
-from relay.te.tensor import DefinitionError, Demand, Stage, Tensor, stage_bodies, stages
+from relay.te.tensor import Demand, Stage, Tensor, stage_bodies, stages
 
 Ends = tuple[Dim, Dim]
 

@@ -40,6 +40,7 @@ from relay.ir.dim import (
 )
 from relay.ir.record import record
 from relay.ir.types import is_integer
+from relay.te.errors import DefinitionError, Undetermined
 from relay.te.inner import stray_axis, without_inner_reductions
 from relay.te.scalar import (
     Axis,
@@ -375,18 +376,6 @@ class Trace:
     demands: list[Demand] = field(default_factory=list)
     is_unknown: Callable[[DimVar], bool] = lambda _: False
     gradual: frozenset[DimVar] = frozenset()
-
-
-class Undetermined(Exception):
-    """A fact about these unknown dims is needed before the definition can go on."""
-
-    def __init__(self, variables: tuple[DimVar, ...]) -> None:
-        super().__init__(f"needs {', '.join(v.name for v in variables)}")
-        self.variables = variables
-
-
-class DefinitionError(Exception):
-    """The operator cannot be applied to these inputs; the message says what was expected and found."""
 
 
 _current: ContextVar[Trace | None] = ContextVar("relay_te_trace", default=None)

@@ -27,8 +27,9 @@ from relay.ir.trampoline import Step
 from relay.ir.types import TensorType, TupleType, Type, mentions_any
 from relay.op import registry
 from relay.op.gradient import operand_signature
+from relay.te.errors import DefinitionError, Undetermined
 from relay.te.scalar import Reduce, iteration_count
-from relay.te.tensor import Compute, DefinitionError, Tensor, Undetermined, stages
+from relay.te.tensor import Compute, Tensor, stages
 from relay.transform.base import Pass
 from relay.transform.blocks import map_bodies, nested_blocks, with_nested_blocks
 from relay.transform.build import op_call, type_of

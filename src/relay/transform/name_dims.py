@@ -162,7 +162,7 @@ class _Namer:
             if not says_sizes(found, var.ty):
                 self.flow(self.told(found, var.ty), var.ty, f"the value of %{var.name}", out, value.span)
                 value = with_type(value, var.ty) if not is_atom(value) else value
-            elif var is not binding.var and not is_atom(value):
+            elif (var is not binding.var or (value.ty is not None and mentions_any(value.ty))) and not is_atom(value):
                 value = with_type(value, var.ty)
             if var is not binding.var or value is not binding.value or len(out) != checks:
                 changed = True
