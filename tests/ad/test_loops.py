@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -140,6 +140,24 @@ LOOPS: dict[str, tuple[str, list[Any], tuple[int, ...]]] = {
         [(2, 3), (2, 3)],
         (0, 1),
     ),
+    "weights on either side of a branch, and in one inside of another": (
+        f"""def @go[t: Dim](%i: int64, %x: {M}, %y: Tensor[(4, 3), float64], %u: {W}, %v: {W}, %e: Tensor[(5, 3), float64],
+            %xs: {XS}) -> {M} {{
+          if (%i < Dim[t]) {{
+            let %p = if (sum(%x) > 0.1f64) {{
+              (nn.dense(%x, %u), nn.dense(%y, %u) + nn.dense(sin(%y), %v))
+            }} else {{
+              if (sum(%x) > -0.2f64) {{ (nn.dense(take(%xs, %i, axis=0), %u) * take(%e, %i, axis=0), %y) }} else {{
+                (sin(%x) + take(%e, %i + 1i64, axis=0), nn.dense(1f64 / (%y * %y + 0.1f64), %v)) }}
+            }};
+            @go(%i + 1i64, tanh(%p.0 + take(%xs, %i, axis=0)), tanh(%p.1), %u, %v, %e, %xs)
+          }} else {{ %x + sum(%y) }}
+        }}
+        def @main[t: Dim](%x: {M}, %y: Tensor[(4, 3), float64], %u: {W}, %v: {W}, %e: Tensor[(5, 3), float64], %xs: {XS}) {{
+          @go(0i64, %x, %y, %u, %v, %e, %xs) }}""",
+        [(2, 3), (4, 3), (3, 3), (3, 3), (5, 3), (6, 2, 3)],
+        (0, 1, 2, 3, 4, 5),
+    ),
     "several tail calls": (
         f"""def @go(%x: {M}, %z: {M}, %w: {M}, %n: int32) -> {M} {{
           if (%n < 1) {{ %x * %w }} else {{
@@ -239,6 +257,35 @@ def test_weights_have_one_product() -> None:
         assert calls(module, operator) == 1
         assert calls(inside, operator) == 0
     assert calls(inside, "nn.dense") == 1 and calls(inside, "nn.dense.vjp0") == 1
+
+
+def test_weights_in_branches_have_one_product() -> None:
+    """Also there: the branches on the way back choose between rows and zeros."""
+    text, _, argnums = LOOPS["weights on either side of a branch, and in one inside of another"]
+    module = gradient(text, argnums)
+    inside = Module({str(n): f for n, f in enumerate(loops(module))})
+    assert calls(inside, "nn.dense.vjp1") == 0
+    # Of %u: of rows of two and of four numbers; of %v: of the two sides that have it.
+    assert calls(module, "nn.dense.vjp1") == 3
+
+
+def test_rows_of_the_side_that_is_not_taken_are_not_computed() -> None:
+    """What they would be is no number."""
+    module = relay.parse(
+        VERSION
+        + """def @go(%i: int64, %x: Tensor[(1, 2), float32], %w: Tensor[(2, 2), float32]) -> Tensor[(1, 2), float32] {
+  if (%i < 4i64) {
+    let %y = if (sum(%x) > 0.5f) { nn.dense(sqrt(%x - 0.25f), %w) } else { nn.dense(%x, %w) };
+    @go(%i + 1i64, %y, %w)
+  } else { %x } }
+def @main(%x: Tensor[(1, 2), float32], %w: Tensor[(2, 2), float32]) -> float32 { sum(@go(0i64, %x, %w)) }"""
+    )
+    x, w = np.array([[0.4, 0.3]], np.float32), np.array([[0.5, 0.1], [-0.1, 0.4]], np.float32)
+    slopes = relay.grad(module, (0, 1))
+    found, wanted = relay.compile(slopes)(x, w), relay.evaluate(slopes, x, w)
+    for a, b in zip(found, cast("tuple[Any, ...]", wanted), strict=True):
+        assert np.isfinite(np.asarray(a)).all()
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5)
 
 
 def test_what_decides_about_another_step_is_computed_once() -> None:

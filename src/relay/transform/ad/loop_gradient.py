@@ -51,6 +51,7 @@ class Loops:
     # Why functions are left to the general scheme.
     why: dict[str, str] = field(default_factory=dict)
     writing: bool = False  # whether an iteration is being lifted
+    fixed: frozenset[Var] = frozenset()  # what all iterations of that loop share
     _loops: dict[str, Loop | None] = field(default_factory=dict)
     _written: dict[_Key, Written | None] = field(default_factory=dict)
     _rooms: Iterator[int] = field(default_factory=count)
@@ -89,18 +90,19 @@ class Loops:
             return None
 
     def written(self, loop: Loop, active: list[list[bool]]) -> Written | None:
-        before, self.writing = self.writing, True
+        before, self.writing = (self.writing, self.fixed), True
         try:
             return LoopWriter(self.lift(loop), active, self.reverse.functions).write()
         except Unsuited as reason:
             self.why[loop.name] = str(reason)
             return None
         finally:
-            self.writing = before
+            self.writing, self.fixed = before
 
     def lift(self, loop: Loop) -> Lifted:
         params = tuple(Var(p.name, type_of(p), type_of(p), p.span) for p in loop.function.params)
         reverse = self.reverse
+        self.fixed = frozenset(params[n] for n in loop.having(Role.FIXED))
 
         def begun() -> tuple[Frame, list[Value], Value]:
             frame = Frame()

@@ -14,7 +14,7 @@ from relay.ir.expr import Call, Constant, Expr, OpRef, Var
 from relay.ir.record import record
 from relay.ir.types import TensorType, Type
 from relay.op import registry
-from relay.te.scalar import Axis, Load, Reduce, Scalar, children
+from relay.te.scalar import Axis, Binary, Load, Reduce, Scalar, children
 from relay.te.tensor import Compute, Placeholder, Tensor
 from relay.transform.ad.loop_tapes import Tapes
 from relay.transform.ad.terms import BEHIND_EACH_OTHER, Code
@@ -82,6 +82,34 @@ def _elements(ty: Type) -> int:
     return math.prod(d for d in ty.shape if isinstance(d, int))
 
 
+def summed_products(part: Expr | None, fixed: Set[Var]) -> Collected | None:
+    """A term as `collected`, where it is nothing but products of elements of rows, added up to a tensor that has more of them than the
+    rows: then rows of zeros add nothing, whatever the other rows are. None for other terms, and for a row at an index: of a tensor without
+    rows there is none."""
+    found = collected(part, fixed)
+    if found is None or found.stacked:
+        return None
+    found = without_unread_rows(found)
+    result = type_of(found.call)
+    types = [type_of(found.call.args[n]) for n in found.rows]
+    if not isinstance(result, TensorType) or not isinstance(result.shape, tuple):
+        return None
+    ranks = [len(t.shape) for t in types if isinstance(t, TensorType) and isinstance(t.shape, tuple)]
+    if len(ranks) < len(types) or len(result.shape) < max(ranks):
+        return None
+    total = _sum_over_rows(found.call, found.rows)
+    todo: list[Scalar] = [] if total is None else [total.body]
+    while todo:
+        match todo.pop():
+            case Binary(op="mul", a=a, b=b):
+                todo += (a, b)
+            case Load():
+                pass
+            case _:
+                return None
+    return None if total is None else found
+
+
 def without_unread_rows(term: Collected) -> Collected:
     """The term, where rows that tell only their type are other rows of this type."""
     args, read = list(term.call.args), reads(term.call)
@@ -109,43 +137,48 @@ def reads_one_row(call: Call) -> bool:
 def sums_over_rows(call: Call, rows: Sequence[int]) -> bool:
     """Whether a call is a sum over the leading axis of its operands ``rows``, of terms that each read one row of these: then the sum
     of several such calls is the call on all their rows."""
+    return _sum_over_rows(call, rows) is not None
+
+
+def _sum_over_rows(call: Call, rows: Sequence[int]) -> Reduce | None:
+    """The sum that such a call is."""
     assert isinstance(call.fn, OpRef)
     if not registry.exists(call.fn.name):
-        return False
+        return None
     op = registry.get(call.fn.name)
     if op.kind != "expression" or op.by_routine or op.shape_mode != "independent" or any(s.variadic for s in op.inputs):
-        return False
+        return None
     many = as_dim(DimVar("rows"))
     given: list[tuple[tuple[Dim, ...], str]] = []
     leading: set[Dim] = set()
     for n, a in enumerate(call.args):
         ty = type_of(a)
         if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(ty.dtype, str):
-            return False
+            return None
         shape = ty.shape
         if any(is_any(d) for d in shape):
-            return False
+            return None
         if n in rows:
             if not shape:
-                return False
+                return None
             leading.add(shape[0])
             shape = (many, *shape[1:])
         given.append((shape, ty.dtype))
     if len(leading) != 1:
-        return False
+        return None
     try:
         traced = registry.trace(op, given, call.attrs)
     except (te.Undetermined, te.DefinitionError, RelayError):
-        return False
+        return None
     stages = [s for s in te.stages(traced.outputs) if not isinstance(s, Placeholder)]
     if len(stages) != 1 or not isinstance(stages[0], Compute) or len(stages[0].bodies) != 1 or traced.demands:
-        return False
+        return None
     stage = stages[0]
     if any(axis.extent == many for axis in stage.axes):
-        return False
+        return None
     sources = {traced.inputs[n].stage for n in rows}
     body = stage.bodies[0]
-    return isinstance(body, Reduce) and body.kind == "sum" and _is_over_rows(body, sources)
+    return body if isinstance(body, Reduce) and body.kind == "sum" and _is_over_rows(body, sources) else None
 
 
 def reads(call: Call) -> frozenset[int]:
