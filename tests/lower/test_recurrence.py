@@ -493,3 +493,31 @@ def test_rows_that_a_scan_of_the_prelude_makes_of_numbers() -> None:
     def @main[n: Dim](%a: Tensor[(n, 4), float32]) { (@solve(%a), grad(@solve)(%a).1.0) }"""
     assert len(recurrences(text)) == 6  # each way, without gradients, and forward and back with them
     check(text, *((rows(n, 4) / 4,) for n in (0, 1, 2, 33)))
+
+
+@pytest.mark.parametrize("pushed", [False, True])
+def test_a_side_that_reads_a_vector_without_elements_fails_where_it_is_taken(pushed: bool) -> None:
+    """Whether it is, the state says: nothing before the loop."""
+    rows = ", %row: Tensor[(k,), float32]" if pushed else ""
+    more = ", concatenate((%row, expand_dims(%t, axis=0)), axis=0)" if pushed else ""
+    result = "(float32, Tensor[(?,), float32])" if pushed else "float32"
+    text = f"""
+def @go[n: Dim, k: Dim](%i: int64, %end: int64, %acc: float32, %x: Tensor[(n,), float32]{rows}) -> {result} {{
+  if (%i < %end) {{
+    let %t = if (%acc > 0f) {{ take(%x, %i, axis=0) }} else {{ %acc - 1f }};
+    @go(%i + 1i64, %end, sin(%t) + 0.1f * %acc, %x{more})
+  }} else {{ {"(%acc, %row)" if pushed else "%acc"} }} }}
+def @main[n: Dim](%end: int64, %s: float32, %x: Tensor[(n,), float32]) {{
+  @go(-2i64, %end, %s, %x{", zeros(shape=[0])" if pushed else ""}) }}"""
+    text = text if pushed else text.replace(", k: Dim", "")
+    assert len(recurrences(text)) == 1
+    module = relay.parse(HEAD + text)
+    exe = relay.compile(module)
+    for n, end, s in ((3, 4, 0.5), (0, -2, 0.5), (0, 3, -0.5)):
+        given = np.int64(end), np.float32(s), vector(n)
+        for a, b in zip(flat(exe(*given)), flat(relay.evaluate(module, *given)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5)
+    with pytest.raises(relay.RelayError):
+        relay.evaluate(module, np.int64(0), np.float32(0.5), vector(0))
+    with pytest.raises(relay.RelayError, match="no element"):
+        exe(np.int64(0), np.float32(0.5), vector(0))
