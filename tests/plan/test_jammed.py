@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 
+import relay
+from relay import te
 from relay.ir.dim import Dim, DimVar, as_dim
 from relay.ir.expr import Expr
 from relay.loop.ir import Alloc, For, Store
 from relay.loop.walk import statements
+from relay.op import registry
 from relay.plan.kernel_plan import KernelPlan
 from tests.plan.harness import Maker, check, primitive, tensor
 
@@ -75,3 +80,31 @@ def test_short_sums_of_unknown_length_end_together() -> None:
 
     plan = check(primitive([tensor(UNKNOWN), tensor(UNKNOWN[1:])], build), *SIZES)
     assert any(isinstance(s, Alloc) and s.buffer.shape == (4,) for s in statements(plan.kernel.body))
+
+
+def test_lines_whose_length_is_known_in_the_middle_of_them() -> None:
+    """The lines of a gradient go by blocks, the last of which is shorter: none of that can be asked before a line begins."""
+
+    def read(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+        m, n = x.shape
+        b = te.reduce_axis(n)
+        made = te.compute((m, m, m), lambda i, j, k: te.sum(y[i, j] * x[k, b], b))
+        size = te.size(m)
+        at = te.const(1, "int64") % size
+        return te.compute(x.shape, lambda i, j: te.select(i * 3 < size, made[at, i * 3, j % size], 0.0))
+
+    registry.operator("jammed.read")(read)
+    try:
+        slope = relay.grad(
+            relay.parse("""#[version = "0.0.5"]
+def @main[m: Dim, n: Dim](%x: Tensor[(m, n), float32], %y: Tensor[(m, m), float32]) { jammed.read(%x, %y) }"""),
+            argnums=0,
+        )
+        exe: Any = relay.compile(slope, cache=False)
+        for m, n in ((1, 1), (3, 5), (7, 4), (20, 31)):
+            random = np.random.default_rng(m)
+            x, y = (random.standard_normal((m, k)).astype(np.float32) for k in (n, m))
+            wanted: Any = relay.evaluate(slope, x, y)
+            np.testing.assert_allclose(np.asarray(exe(x, y)), np.asarray(wanted), 1e-4, 1e-4)
+    finally:
+        registry.remove("jammed.read")

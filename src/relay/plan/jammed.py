@@ -13,7 +13,7 @@ from dataclasses import replace
 from relay.loop.ir import Alloc, Between, Branch, Buffer, For, LetScalar, Prefetch, Seq, Stmt, Store
 from relay.loop.walk import rewritten, same, statements, with_values
 from relay.plan.expand import is_dear
-from relay.te.scalar import Axis, Const, Load, Named, Scalar, Select, children, compare, transform, walk
+from relay.te.scalar import Axis, Const, Load, Named, Scalar, Select, children, compare, mentioned, transform, walk
 
 # Registers for what is read of a line itself, and made of it.
 _OWN = 4
@@ -39,6 +39,7 @@ def jammed(
     if not jam.shares and (longest is not None or not only_sums):
         return None
     where: list[Scalar] = []
+    inside = {s.var for s in statements(body) if isinstance(s, For | LetScalar)}
     for extent, common in jam.loops:
         most = longest if jam.shares else _SHORT_SUM
         if common is not None and (common < _MANY or not jam.sums):
@@ -47,6 +48,8 @@ def jammed(
             most = _SHORT
         if most is None:
             continue
+        if not mentioned(extent).isdisjoint(inside):
+            return None  # how long lines are is known in the middle of them only
         if not isinstance(extent, Const):
             where.append(compare("le", extent, most))
         elif int(extent.value) > most:
