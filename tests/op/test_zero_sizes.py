@@ -12,7 +12,7 @@ from novel_definitions import frames
 import relay
 from relay import te
 from relay.cli import inspect
-from relay.ir.dim import dim_floordiv, dim_max, dim_mul, dim_sub
+from relay.ir.dim import dim_add, dim_floordiv, dim_max, dim_mul, dim_sub
 from relay.op import registry
 from relay.plan import kernel_plan
 
@@ -232,3 +232,23 @@ def @main[n: Dim, s: Dim](%x: Tensor[(n,), float32], %w: Tensor[(8,), float32], 
         assert any("let at" in text for text in texts)
     finally:
         registry.remove("zero.frames")
+
+
+def test_no_iterations_give_nothing() -> None:
+    """An axis that is known to have no elements is not divided by."""
+
+    def define(x: te.Tensor) -> te.Tensor:
+        """Nothing of a vector."""
+        (m,) = x.shape
+        return te.compute((0, m), lambda i, j: x[(3 * j + i) % dim_add(m, 7) % m])
+
+    registry.operator("zero.nothing")(define)
+    try:
+        module = relay.parse("""#[version = "0.0.5"]
+def @main[m: Dim(1, 100)](%x: Tensor[(m,), float32]) -> float32 { sum(zero.nothing(%x) * 3f) + sum(%x) }""")
+        slopes: Any = relay.grad(module)
+        given = np.arange(5, dtype=np.float32)
+        for run in (relay.compile(slopes), lambda x: relay.evaluate(slopes, x)):
+            np.testing.assert_array_equal(np.asarray(run(given)), np.ones(5, np.float32))
+    finally:
+        registry.remove("zero.nothing")

@@ -58,6 +58,8 @@ def where_some(load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence
     source = source_of(load)
     assert source is not None
     extents = [a.extent for a in (*axes, *over)]
+    if 0 in extents or 0 in source.shape:
+        return []  # there are no iterations, or no elements
     sizes = [s for s in _sizes(load.indices) if not vanishes_with(s, extents) and not vanishes_with(s, source.shape)]
     if not sizes:
         return sums(load, adjoint, axes, over)
