@@ -81,7 +81,7 @@ def told(ty: Type | None, known: Container[DimVar] = ()) -> Iterator[DimVar]:
         if isinstance(part, TupleType):
             todo.extend(part.fields)
         elif isinstance(part, TensorType) and isinstance(part.shape, tuple):
-            whole = {v for v, _ in whole_axes(part)}
+            whole = dict.fromkeys(v for v, _ in whole_axes(part))
             is_known = partial(_in_either, whole, known)
             solved = [dim_solved(dim, is_known) for dim in part.shape if isinstance(dim, SymDim)]
             yield from (*whole, *(s[0] for s in solved if s is not None))
