@@ -420,3 +420,25 @@ def test_what_is_greatest_among_numbers_of_four_bits() -> None:
     given = np.array([[True, False, True], [False, False, False]]), np.array([[-3, 7, 2], [1, 2, 3]], np.int8)
     for found in (relay.evaluate(module, *given), relay.compile(module, cache=False)(*given)):
         assert np.asarray(found).tolist() == [2, -8]
+
+
+@pytest.mark.parametrize(
+    ("shape", "newshape", "expected"),
+    [
+        ("n, 17", "n, -1", lambda n: (n, 17)),
+        ("17, n", "-1, n", lambda n: (17, n)),
+        ("n, 3, 17", "n, -1, 17", lambda n: (n, 3, 17)),
+        ("3*n", "n, -1", lambda n: (n, 3)),
+        ("2*n, 5", "-1, 2*n", lambda n: (5, 2 * n)),
+    ],
+)
+def test_what_is_left_of_no_elements(shape: str, newshape: str, expected: Callable[[int], tuple[int, ...]]) -> None:
+    """The quotient that -1 stands for is that of the type, where sizes of zero do not tell it."""
+    module = relay.parse(
+        HEADER + f"def @main[n: Dim](%x: Tensor[({shape},), float32]) {{ reshape(%x, newshape=[{newshape}]) }}"
+    )
+    exe = relay.compile(module, cache=False)
+    for n in (0, 1, 4):
+        given = np.ones(expected(n), np.float32).reshape([eval(d, {"n": n}) for d in shape.split(",")])
+        for found in (relay.evaluate(module, given), exe(given)):
+            assert np.asarray(found).shape == expected(n)

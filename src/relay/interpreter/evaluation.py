@@ -23,6 +23,7 @@ from relay.interpreter.sizes import (
     SizeCheck,
     Unsettled,
     as_precise,
+    as_typed,
     check_sizes,
     concrete_attrs,
     dim_value,
@@ -473,6 +474,8 @@ class Machine:
         check_arity(op, len(args), span)
         if op.kind != "composition":
             value = apply_operator(op, args, attrs, span, dims)
+            if op.kind == "view" and node is not None and isinstance(value, np.ndarray) and not value.size:
+                value = as_typed(value, node.ty, dims)
             if self.watch is not None:
                 self.watch(span, value)
             return value

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import cast
 
+from relay.interpreter.values import Array
 from relay.ir.diagnostics import DividedByZero, ExecutionError, ShapeError
 from relay.ir.dim import Dim, DimVar, SymDim, as_var, dim_evaluate, dim_substitute, dim_text, dim_vars, is_any
 from relay.ir.expr import Attr, Attrs
@@ -154,6 +155,19 @@ def dim_value(dim: Dim, dims: dict[DimVar, int], span: Span | None) -> int:
 def is_known(dim: Dim, dims: Mapping[DimVar, int]) -> bool:
     """Whether all variables of a dim have values."""
     return not is_any(dim) and all(v in dims for v in dim_vars(dim))
+
+
+def as_typed(value: Array, ty: Type | None, dims: dict[DimVar, int]) -> Array:
+    """A tensor without elements with the sizes that its type says. (What `reshape` makes of -1 is a quotient: of ``3*n`` by ``n`` it is 3
+    for every size, which the sizes 0 and 0 do not tell.)"""
+    if (
+        not isinstance(ty, TensorType)
+        or not isinstance(ty.shape, tuple)
+        or not all(is_known(d, dims) for d in ty.shape)
+    ):
+        return value
+    shape = tuple(dim_value(d, dims, None) for d in ty.shape)
+    return value.reshape(shape) if 0 in shape else value
 
 
 def has_dims(attr: object) -> bool:
