@@ -173,6 +173,19 @@ def nesting(ty: TypeArg) -> int:
     return 1 + max(map(nesting, inside), default=0)
 
 
+def leaf_types(ty: Type | None) -> list[Type]:
+    """What a type of tuples is made of, in order; a type that is no tuple, by itself."""
+    out: list[Type] = []
+    todo = [ty]
+    while todo:
+        t = todo.pop()
+        if isinstance(t, TupleType):
+            todo += reversed(t.fields)
+        elif t is not None:
+            out.append(t)
+    return out
+
+
 def mentions_any(ty: Type | None) -> bool:
     """Whether a ``?`` stands in a tensor, or in a tensor in a tuple."""
     match ty:

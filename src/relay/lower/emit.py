@@ -49,12 +49,12 @@ from relay.lower.frame import Frame, Place, is_scalar, leaves, needed_dims, type
 from relay.lower.kernel_calls import Arena, KernelCalls, is_view
 from relay.lower.liveness import Uses, dying
 from relay.lower.recurrence_calls import emit_recurrence
-from relay.lower.sizes import said_dims
 from relay.lower.storage import tensor_bytes
 from relay.lower.tail_loops import TailLoop, tail_loop
 from relay.lower.unit import Unit
 from relay.op import registry
 from relay.transform.blocks import DEVICE_COPY
+from relay.transform.dims import told
 
 
 def emit_function(unit: Unit, module: Module, name: str, fn: Function, devices: dict[Var, int]) -> FunctionCode:
@@ -227,7 +227,7 @@ class _Emitter:
 
     def _read_sizes(self, var: Var, where: Place, index: int | None, block: Block) -> None:
         """A variable of a pattern that a block does not read: of it the block may need the sizes."""
-        missing = {d for d in said_dims(var.ty, self.sizes.known) if not self.sizes.known(d)}
+        missing = {d for d in told(var.ty, self.sizes.known) if not self.sizes.known(d)}
         if not missing or missing.isdisjoint(needed_dims(block)):
             return
         if index is None:

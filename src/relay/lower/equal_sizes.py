@@ -35,11 +35,12 @@ from relay.ir.dim import (
 from relay.ir.expr import NO_ATTRS, Attr, Attrs, Binding, Block, Call, Expr, Function, OpRef, Proj, Tuple, Var
 from relay.ir.record import record
 from relay.ir.retype import substitute_types
-from relay.ir.types import DTYPE_BITS, TensorType, TupleType, Type, TypeArg, TypeVar
+from relay.ir.types import DTYPE_BITS, TensorType, TupleType, Type, TypeArg, TypeVar, leaf_types
 from relay.loop.target import Target
 from relay.lower.beginnings import Shared
 from relay.op import registry
 from relay.plan.key import PlanKey, erased_key, plan_key
+from relay.te.index import content
 from relay.transform.build import internal_call, type_of
 from relay.typing.relations import signature
 
@@ -112,12 +113,13 @@ def _key(fn: Function, target: Target) -> PlanKey:
 def _general(fn: Function, target: Target) -> _General | None:
     """The primitive with a variable for each size that may be another; None where an operator asks more than that some are equal."""
     meant: dict[DimVar, Dim] = {}
-    lanes = target.lanes(max((DTYPE_BITS[t] for p in fn.params for t in _dtypes(type_of(p))), default=8))
+    given = [t for p in fn.params for t in leaf_types(type_of(p)) if isinstance(t, TensorType)]
+    lanes = target.lanes(max((DTYPE_BITS[str(t.dtype)] for t in given), default=8))
 
     def own(d: Dim) -> Dim:
         if not _is_free(d):
             return d
-        factor = _factor(d)
+        factor = content(d)
         power = factor & -factor
         vectors = power if power >= lanes else 1
         counted = dim_floordiv(d, vectors)
@@ -199,7 +201,7 @@ def _unify(a: Dim, b: Dim, meant: Mapping[DimVar, Dim], same: dict[DimVar, Dim])
     """Note which sizes are the same where two must be equal, if they are in the primitive: one of them is the other, or, where both are
     made of several sizes (as many rows of as many numbers), all of these that mean the same there."""
     a, b = (dim_substitute(d, same.get) for d in (a, b))
-    common = gcd(_factor(a), _factor(b))
+    common = gcd(content(a), content(b))
     a, b = (dim_floordiv(d, common) for d in (a, b)) if common > 1 else (a, b)
     if a == b or dim_substitute(a, meant.get) != dim_substitute(b, meant.get):
         return
@@ -230,18 +232,6 @@ def _is_free(dim: Dim) -> bool:
     if not isinstance(dim, SymDim) or any(v.gradual for v in dim_vars(dim)):
         return False
     return all(a.op in ("min", "max") for a in dim_atoms(dim) if isinstance(a, DimOp))
-
-
-def _factor(dim: Dim) -> int:
-    """The greatest number that a size is known to be a multiple of."""
-    return gcd(*(c for _, c in dim.terms)) if isinstance(dim, SymDim) else dim if isinstance(dim, int) else 1
-
-
-def _dtypes(ty: Type) -> list[str]:
-    if isinstance(ty, TupleType):
-        return [t for f in ty.fields for t in _dtypes(f)]
-    assert isinstance(ty, TensorType)
-    return [str(ty.dtype)]
 
 
 def _mapped_type(ty: Type, of: Callable[[Dim], Dim]) -> Type:

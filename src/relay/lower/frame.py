@@ -18,10 +18,10 @@ from relay.ir.module import Module
 from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType, Type, is_integer
 from relay.lower.scoped import Scoped
-from relay.lower.sizes import Sizes, said_dims
+from relay.lower.sizes import Sizes
 from relay.lower.unit import Unit
 from relay.transform.blocks import all_bindings
-from relay.transform.dims import DimUses
+from relay.transform.dims import DimUses, told
 
 # Where a value is: a register, or the places of a tuple's fields.
 Place = int | tuple["Place", ...]
@@ -183,7 +183,7 @@ class Frame:
         unknown = {v for p in params if p.ty is not None for v in type_dims(p.ty) if not self.sizes.known(v)}
         while unknown:
             for p in params:
-                if not unknown.isdisjoint(said_dims(p.ty, self.sizes.known)):
+                if not unknown.isdisjoint(told(p.ty, self.sizes.known)):
                     self.bind_dims(self.places[p], p.ty, only)
             left = {v for v in unknown if not self.sizes.known(v)}
             unknown = left if len(left) < len(unknown) else set()

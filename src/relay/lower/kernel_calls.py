@@ -24,11 +24,11 @@ from relay.lower.frame import Frame, type_dims
 from relay.lower.planning import result_demands
 from relay.lower.rooms import Room, find_rooms
 from relay.lower.scalars import emit_scalars
-from relay.lower.sizes import said_dims
 from relay.lower.storage import ALIGNMENT, Interval, begun_together, place, shared, stretches, tensor_bytes
 from relay.lower.unit import Planned
 from relay.op import registry
 from relay.transform.blocks import DEVICE_COPY
+from relay.transform.dims import told
 
 HOST = 0
 
@@ -164,7 +164,7 @@ class KernelCalls:
         """The bindings whose values say the sizes that are not known on entry to the block."""
         found: dict[DimVar, int] = {}
         for position, binding in enumerate(block.bindings):
-            for v in said_dims(binding.var.ty, lambda v: v in found or self.frame.sizes.known(v)):
+            for v in told(binding.var.ty, lambda v: v in found or self.frame.sizes.known(v)):
                 found.setdefault(v, position)
         return found
 

@@ -26,7 +26,6 @@ from relay.ir.types import TensorType, TupleType, Type
 from relay.lower.liveness import Uses
 from relay.lower.number_rows import Row, decided, elements_of, sizes_of_row
 from relay.lower.scalars import ScalarCode, can_be_instructions, elements, inlined
-from relay.lower.sizes import said_dims
 from relay.lower.step_numbers import StepNumbers
 from relay.lower.trips import counts, trips_of
 from relay.op import registry
@@ -52,6 +51,7 @@ from relay.te.scalar import (
 from relay.te.shared import Shared
 from relay.te.tensor import Placeholder, Tensor, stage_bodies
 from relay.transform.blocks import all_blocks, as_block, body_of, is_primitive
+from relay.transform.dims import told
 
 # Of steps that scans make, parts may be computed several times; more operations than so many are not.
 _MOST_OPERATIONS = 200
@@ -473,7 +473,7 @@ class _Reader:
         some = tuple(size for size in self.asked if size not in asks)
         made = Recurrence(operands, graph, handed, steps, code, count, rows, wanted, on, self.fields, some)
         same = fixed.union(p for p in self.numbers)
-        said = {v for p in same for v in said_dims(p.ty)} | {steps}
+        said = {v for p in same for v in told(p.ty)} | {steps}
         needed = {*made.dims, *(v for n in walk(trips) if isinstance(n, Size) for v in dim_vars(n.dim))}
         needed |= {v for size in some for v in dim_vars(size)}
         if not needed <= said or not can_be_instructions(code):

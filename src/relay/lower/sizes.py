@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 
 from relay.executable.bytecode import Assembler, EmitOperand, scalar_bits
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import Dim, DimOp, DimVar, SymDim, as_var, dim_solved, dim_text, dim_vars
-from relay.ir.types import TensorType, TupleType, Type
+from relay.ir.types import TensorType, Type
 from relay.lower.scoped import Scoped
 
 _OPCODE = {"floordiv": "IFloorDiv", "mod": "IMod", "min": "IMin", "max": "IMax"}
@@ -157,17 +157,3 @@ class Sizes:
         if isinstance(atom, DimVar):
             return self.variable(atom)
         return self._binary(_OPCODE[atom.op], self.register(atom.a), self.register(atom.b))
-
-
-def said_dims(ty: Type | None, known: Callable[[DimVar], bool] = lambda _: False) -> list[DimVar]:
-    """The dim variables that a value of the type says (`Sizes.bind`) where some are known already, which may be among them."""
-    match ty:
-        case TensorType(shape=shape) if isinstance(shape, tuple):
-            whole = [v for d in shape if (v := as_var(d)) is not None]
-            there = frozenset(whole)
-            solved = (dim_solved(d, lambda v: v in there or known(v)) for d in shape if isinstance(d, SymDim))
-            return [*whole, *(s[0] for s in solved if s is not None)]
-        case TupleType(fields=fields):
-            return [v for f in fields for v in said_dims(f, known)]
-        case _:
-            return []

@@ -21,7 +21,7 @@ from relay.loop.walk import statements
 from relay.plan.build import Builder, allocate, seq, serial, vectorized
 from relay.plan.expand import Env, cost, is_dear
 from relay.plan.graph import loads, tensor_key
-from relay.plan.narrow_lines import lines_together
+from relay.plan.narrow_lines import narrow_lines
 from relay.plan.nests import Member, Nest
 from relay.plan.parallel import PARALLEL_COST, parallel, parallel_lines, parallel_rows
 from relay.plan.space import Accesses, Space, accesses
@@ -112,7 +112,7 @@ def _elementwise(builder: Builder, nest: Nest, sizes: list[Dim] | None) -> Stmt:
         return turned
     found = evaluate(space.env)
     lanes = builder.lanes(d for m in nest.members for d in m.kept.dtypes)
-    together = lines_together(builder, axes, found, lambda: innermost(space.env), work, vector, lanes, dear)
+    together = narrow_lines(builder, axes, found, lambda: innermost(space.env), work, vector, lanes, dear)
     if together is None:
         return _by_lines(builder, nest, axes, found, work, space.env, looped)
     short, made = together

@@ -37,7 +37,7 @@ _SHORT, _TOGETHER, _BLOCK = 32, 16, 1024
 _LEAST = 32
 
 
-def lines_together(
+def narrow_lines(
     builder: Builder,
     axes: Sequence[Axis],
     found: Accesses,

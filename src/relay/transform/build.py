@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from relay.ir.expr import NO_ATTRS, Attrs, Binding, Block, Call, Constant, Expr, Function, OpRef, Var
+from relay.ir.expr import NO_ATTRS, Attr, Attrs, Binding, Block, Call, Constant, Expr, Function, OpRef, Var
 from relay.ir.span import Span
 from relay.ir.types import FuncType, TensorType, Type
 from relay.typing import op_type
@@ -32,6 +34,13 @@ def internal_call(name: str, args: Sequence[Expr], ty: Type, attrs: Attrs = NO_A
     already)."""
     fn = OpRef(name, FuncType(tuple(type_of(a) for a in args), ty))
     return Call(fn, tuple(args), attrs, (), ty, span)
+
+
+def zeros_of(ty: Type) -> Call:
+    """A tensor of this type of zeros."""
+    assert isinstance(ty, TensorType)
+    attrs = MappingProxyType({"shape": cast(Attr, ty.shape), "dtype": cast(Attr, ty.dtype)})
+    return internal_call("zeros", (), ty, attrs)
 
 
 def constant(data: npt.NDArray[np.generic], dtype: str) -> Constant:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
-from functools import partial
 
 from relay.ir.dim import DimVar, SymDim, as_var, dim_solved, dim_vars
 from relay.ir.expr import Attr, Call, Expr, Var
 from relay.ir.record import record
-from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type
+from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type, leaf_types
 from relay.transform.blocks import all_bindings, body_of, is_primitive
 from relay.typing.substitution import free_variables
 
@@ -72,23 +71,19 @@ def whole_axes(ty: Type | None) -> Iterator[tuple[DimVar, int]]:
                 yield variable, axis
 
 
-def told(ty: Type | None, known: Container[DimVar] = ()) -> Iterator[DimVar]:
+def told(ty: Type | None, known: Callable[[DimVar], bool] = lambda _: False) -> list[DimVar]:
     """The dim variables that can be read off a value of this type: a whole axis of a tensor, or all that one has besides numbers and
-    what is known."""
-    todo = [ty]
-    while todo:
-        part = todo.pop()
-        if isinstance(part, TupleType):
-            todo.extend(part.fields)
-        elif isinstance(part, TensorType) and isinstance(part.shape, tuple):
-            whole = dict.fromkeys(v for v, _ in whole_axes(part))
-            is_known = partial(_in_either, whole, known)
-            solved = [dim_solved(dim, is_known) for dim in part.shape if isinstance(dim, SymDim)]
-            yield from (*whole, *(s[0] for s in solved if s is not None))
+    what is known (which may be among them)."""
+    return [v for part in leaf_types(ty) for v in _told(part, known)]
 
 
-def _in_either(one: Container[DimVar], other: Container[DimVar], variable: DimVar) -> bool:
-    return variable in one or variable in other
+def _told(part: Type, known: Callable[[DimVar], bool]) -> list[DimVar]:
+    if not isinstance(part, TensorType) or not isinstance(part.shape, tuple):
+        return []
+    whole = [v for v, _ in whole_axes(part)]
+    there = frozenset(whole)
+    solved = (dim_solved(dim, lambda v: v in there or known(v)) for dim in part.shape if isinstance(dim, SymDim))
+    return [*whole, *(s[0] for s in solved if s is not None)]
 
 
 def first_binders(params: tuple[Var, ...], bindings: Iterator[Var]) -> dict[DimVar, Var]:

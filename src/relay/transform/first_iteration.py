@@ -7,15 +7,14 @@ fails there. So such a step leaves a loop together with the conditions that it s
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 
 from relay.ir.effects import Effect
 from relay.ir.expr import Binding, Block, Call, Expr, If, Match, OpRef, Proj, Tuple, Var
 from relay.ir.record import record
-from relay.ir.types import TensorType, TupleType, Type
+from relay.ir.types import TupleType, Type
 from relay.op import registry
 from relay.transform.blocks import nested_blocks, operands, with_nested_blocks
-from relay.transform.build import internal_call, type_of
+from relay.transform.build import type_of, zeros_of
 from relay.transform.copying import Copier
 from relay.transform.failing import may_fail
 from relay.transform.uses import needed
@@ -138,15 +137,14 @@ def _typed(choice: Expr, ty: Type) -> Expr:
 def _zeros(ty: Type) -> Block:
     bindings: list[Binding] = []
 
-    def zeros(ty: Type) -> Var:
+    def bound(ty: Type) -> Var:
         if isinstance(ty, TupleType):
-            value: Expr = Tuple(tuple(map(zeros, ty.fields)), ty)
+            value: Expr = Tuple(tuple(map(bound, ty.fields)), ty)
         else:
-            assert isinstance(ty, TensorType)
-            value = internal_call("zeros", (), ty, MappingProxyType({"shape": ty.shape, "dtype": ty.dtype}))
+            value = zeros_of(ty)
         var = Var("nothing", None, ty)
         bindings.append(Binding(var, value))
         return var
 
-    result = zeros(ty)
+    result = bound(ty)
     return Block(tuple(bindings), result, ty)

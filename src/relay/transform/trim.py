@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import field
-from types import MappingProxyType
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from relay.ir.dim import DimVar, dim_vars, is_any, known_equal
-from relay.ir.expr import Attr, Binding, Call, Expr, Function, OpRef, Var
+from relay.ir.expr import Binding, Call, Expr, Function, OpRef, Var
 from relay.ir.module import Module
 from relay.ir.record import record
 from relay.ir.types import TensorType, Type
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, map_functions
-from relay.transform.build import internal_call, type_of
+from relay.transform.build import type_of, zeros_of
 from relay.transform.dims import whole_axes
 from relay.transform.simplify import reshaped
 
@@ -79,7 +78,7 @@ class DropUnread(Pass):
                     ty = type_of(args[n])
                     if _can_fill(ty, known) and not _is_fill(driver.definition(args[n])):
                         args[n] = zeros = Var("unread", None, ty)
-                        scope.bindings.append(Binding(zeros, _zeros(ty)))
+                        scope.bindings.append(Binding(zeros, zeros_of(ty)))
                 if all(a is b for a, b in zip(args, value.args, strict=True)):
                     return value
                 return Call(value.fn, tuple(args), value.attrs, value.type_args, value.ty, value.span)
@@ -109,9 +108,3 @@ def _can_fill(ty: Type, known: Set[DimVar]) -> bool:
 
 def _is_fill(e: Expr) -> bool:
     return isinstance(e, Call) and not e.args
-
-
-def _zeros(ty: Type) -> Call:
-    assert isinstance(ty, TensorType)
-    attrs = MappingProxyType({"shape": cast(Attr, ty.shape), "dtype": cast(Attr, ty.dtype)})
-    return internal_call("zeros", (), ty, attrs)

@@ -16,7 +16,7 @@ from relay.ir.effects import CHECK_EQUAL, CLOSURE, Effect
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, If, OpRef, Proj, Tuple, Var
 from relay.ir.record import record
 from relay.ir.trampoline import run
-from relay.ir.types import TensorType, Type, mentions_any
+from relay.ir.types import mentions_any
 from relay.ir.walk import free_vars
 from relay.op import registry
 from relay.transform.ad.conversions import zeros_like
@@ -26,7 +26,7 @@ from relay.transform.ad.loops import made_of_tensors
 from relay.transform.ad.terms import Code, project, tuple_of
 from relay.transform.ad.values import Fields, Frame, Other, Tensor, Value
 from relay.transform.blocks import as_block, nested_blocks
-from relay.transform.build import op_call, type_of
+from relay.transform.build import op_call, type_of, zeros_of
 from relay.transform.copying import Copier
 from relay.transform.dims import DimUses
 
@@ -170,12 +170,7 @@ def _rows(code: Code, pair: _Pair, side: int) -> list[Expr]:
         return [own.call.args[n] for n in own.rows]
     other = pair[1 - side]
     assert other is not None
-    return [_zeros(code, type_of(other.call.args[n])) for n in other.rows]
-
-
-def _zeros(code: Code, ty: Type) -> Expr:
-    assert isinstance(ty, TensorType)
-    return code.bind(op_call("zeros", (), {"shape": ty.shape, "dtype": ty.dtype}))
+    return [code.bind(zeros_of(type_of(other.call.args[n]))) for n in other.rows]
 
 
 def _mirrored(reverse: Reverse, value: Value, frame: Frame) -> Value:

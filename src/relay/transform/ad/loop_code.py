@@ -39,7 +39,7 @@ from relay.transform.ad.notes import AS_LOOP, NOTE
 from relay.transform.ad.terms import Code, add, project, tuple_of
 from relay.transform.ad.values import Frame, Tensor, Value
 from relay.transform.blocks import all_bindings, operands, with_operands
-from relay.transform.build import constant, internal_call, op_call, type_of
+from relay.transform.build import constant, internal_call, op_call, type_of, zeros_of
 from relay.transform.dims import DimUses, told, whole_axes
 from relay.transform.name_dims import named
 from relay.transform.partial_eval import LOOP
@@ -275,7 +275,7 @@ class LoopWriter:
         asked = dict.fromkeys((d, False) for v in given for d in self.uses.of_type(v.ty) if d not in there)
         for b in bindings:
             asked.update(dict.fromkeys((d, True) for d in self.uses.of_value(b.value) if d not in there))
-            there.update([*told(b.var.ty, there)])
+            there.update(told(b.var.ty, there.__contains__))
             asked.update(dict.fromkeys((d, False) for d in self.uses.of_type(b.var.ty) if d not in there))
         for d, calculates in asked:
             if shared and d in self.lifted.loop.fixed_dims:
@@ -294,7 +294,7 @@ class LoopWriter:
         def typed(a: Expr) -> Expr:
             ty = type_of(a)
             if ty not in there and isinstance(ty, TensorType) and keeps(ty, self.lifted.loop.fixed_dims):
-                there[ty] = code.bind(op_call("zeros", (), {"shape": ty.shape, "dtype": ty.dtype}), "unread")
+                there[ty] = code.bind(zeros_of(ty), "unread")
             return there.get(ty, a)
 
         for b in bindings:

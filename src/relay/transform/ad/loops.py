@@ -10,7 +10,7 @@ import numpy as np
 from relay.ir.dim import DimVar, as_dim, is_any
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, If, OpRef, Tuple, Var
 from relay.ir.record import record
-from relay.ir.types import TensorType, TupleType, Type, TypeArg, is_integer
+from relay.ir.types import TensorType, TupleType, Type, TypeArg, is_integer, leaf_types
 from relay.transform.ad.duals import Lifting, differentiable
 from relay.transform.blocks import all_bindings, as_block, body_of, is_primitive
 from relay.transform.build import type_of
@@ -164,15 +164,7 @@ def made_of_tensors(ty: Type, lifting: Lifting) -> bool:
 
 def tensors_of(ty: Type) -> list[TensorType]:
     """The differentiable tensors in a type of tuples, in order."""
-    out: list[TensorType] = []
-    todo = [ty]
-    while todo:
-        t = todo.pop()
-        if isinstance(t, TupleType):
-            todo += reversed(t.fields)
-        elif isinstance(t, TensorType) and differentiable(t):
-            out.append(t)
-    return out
+    return [t for t in leaf_types(ty) if isinstance(t, TensorType) and differentiable(t)]
 
 
 _USES = DimUses()

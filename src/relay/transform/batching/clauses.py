@@ -30,7 +30,7 @@ from relay.ir.expr import (
 )  # fmt: skip
 from relay.ir.module import Module
 from relay.ir.record import record
-from relay.ir.types import DTYPE_BITS, AdtType, TensorType, TupleType, Type, mentions_any
+from relay.ir.types import DTYPE_BITS, AdtType, TensorType, TupleType, Type, leaf_types, mentions_any
 from relay.ir.walk import free_vars
 from relay.transform.batching.lists import Items, Layout, ListForm, items_of, layout_of
 from relay.transform.blocks import as_block, body_of
@@ -257,24 +257,12 @@ def made_of_tensors(ty: Type, data_types: bool = False) -> bool:
 
 def leaves(ty: Type) -> list[TensorType]:
     """The tensors of a type of tensors, data types and tuples, in order."""
-    return [t for t in _leaves(ty) if isinstance(t, TensorType)]
+    return [t for t in leaf_types(ty) if isinstance(t, TensorType)]
 
 
 def data_types(ty: Type) -> list[AdtType]:
     """The data types of a type of tensors, data types and tuples, in order."""
-    return [t for t in _leaves(ty) if isinstance(t, AdtType)]
-
-
-def _leaves(ty: Type) -> list[Type]:
-    out: list[Type] = []
-    todo: list[Type] = [ty]
-    while todo:
-        t = todo.pop()
-        if isinstance(t, TupleType):
-            todo.extend(reversed(t.fields))
-        else:
-            out.append(t)
-    return out
+    return [t for t in leaf_types(ty) if isinstance(t, AdtType)]
 
 
 def _check_call(
