@@ -158,6 +158,21 @@ LOOPS: dict[str, tuple[str, list[Any], tuple[int, ...]]] = {
         [(2, 3), (4, 3), (3, 3), (3, 3), (5, 3), (6, 2, 3)],
         (0, 1, 2, 3, 4, 5),
     ),
+    "look-ups on the sides of branches": (
+        """def @go[t: Dim](%i: int64, %x: Tensor[(3,), float64], %k: Tensor[(t,), int64], %e: Tensor[(5, 3), float64])
+            -> Tensor[(3,), float64] {
+          if (%i < Dim[t]) {
+            let %at = take(%k, %i, axis=0);
+            let %y = if (%at > 2i64) { tanh(%x + take(%e, %at, axis=0)) } else {
+              if (%at > 0i64) { %x * squeeze(take(%e, expand_dims(%at, axis=0), axis=0), axis=[0]) } else {
+                sin(%x - take(%e, 3, axis=0)) * sum(%e, axis=0) + gather_nd(%e, stack((%i - 1i64, %at), axis=0)) } };
+            @go(%i + 1i64, %y, %k, %e)
+          } else { %x }
+        }
+        def @main[t: Dim](%x: Tensor[(3,), float64], %k: Tensor[(t,), int64], %e: Tensor[(5, 3), float64]) { @go(0i64, %x, %k, %e) }""",
+        [(3,), np.array([4, 0, 2, 1, 3, 4, 0]), (5, 3)],
+        (0, 2),
+    ),
     "several tail calls": (
         f"""def @go(%x: {M}, %z: {M}, %w: {M}, %n: int32) -> {M} {{
           if (%n < 1) {{ %x * %w }} else {{
@@ -267,6 +282,47 @@ def test_weights_in_branches_have_one_product() -> None:
     assert calls(inside, "nn.dense.vjp1") == 0
     # Of %u: of rows of two and of four numbers; of %v: of the two sides that have it.
     assert calls(module, "nn.dense.vjp1") == 3
+
+
+def test_look_ups_in_branches_are_added_up_after_the_loop() -> None:
+    """Whatever an index is: no step adds up tables, or makes any."""
+    text, _, argnums = LOOPS["look-ups on the sides of branches"]
+    module = gradient(text, argnums)
+    inside = Module({str(n): f for n, f in enumerate(loops(module))})
+    assert (
+        all(calls(inside, f"{name}.vjp0") == 0 for name in ("take", "gather_nd", "sum"))
+        and calls(inside, "zeros_like") == 0
+    )
+    # By an index that is a number, a vector of one, and a constant.
+    assert calls(module, "take.vjp0") == 3 and calls(module, "gather_nd.vjp0") == calls(module, "sum.vjp0") == 1
+
+
+@pytest.mark.parametrize("index", ["%at", "expand_dims(%at, axis=0)", "3"])
+@pytest.mark.parametrize("mode", ["clip", "wrap"])
+def test_a_table_without_rows_that_no_step_looks_at(index: str, mode: str) -> None:
+    module = relay.parse(
+        VERSION
+        + f"""
+def @go[t: Dim, v: Dim](%i: int64, %x: Tensor[(3,), float32], %k: Tensor[(t,), int64], %e: Tensor[(v, 3), float32])
+    -> Tensor[(3,), float32] {{
+  if (%i < Dim[t]) {{
+    let %at = take(%k, %i, axis=0);
+    let %y = if (%at >= 0i64) {{
+      %x * sum(reshape(take(%e, {index}, axis=0, mode="{mode}"), newshape=[-1, 3]), axis=0)
+    }} else {{ tanh(%x) }};
+    @go(%i + 1i64, %y, %k, %e)
+  }} else {{ %x }} }}
+def @main[t: Dim, v: Dim](%x: Tensor[(3,), float32], %k: Tensor[(t,), int64], %e: Tensor[(v, 3), float32]) -> float32 {{
+  sum(@go(0i64, %x, %k, %e)) }}"""
+    )
+    slopes = relay.grad(module, (0, 2))
+    executable = relay.compile(slopes)
+    x, e = np.array([0.4, -0.3, 0.2], np.float32), np.array([[0.5, 0.1, 2.0], [-0.1, 0.4, 1.0]], np.float32)
+    for k, table in [([-1, -1, -2], e[:0]), ([-1, 1, 0, -1, 1], e), ([], e[:0])]:
+        given = (x, np.array(k, np.int64), table)
+        found, wanted = executable(*given), relay.evaluate(slopes, *given)
+        for a, b in zip(found, cast("tuple[Any, ...]", wanted), strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5)
 
 
 def test_rows_of_the_side_that_is_not_taken_are_not_computed() -> None:

@@ -521,3 +521,35 @@ def @main[n: Dim](%end: int64, %s: float32, %x: Tensor[(n,), float32]) {{
         relay.evaluate(module, np.int64(0), np.float32(0.5), vector(0))
     with pytest.raises(relay.RelayError, match="no element"):
         exe(np.int64(0), np.float32(0.5), vector(0))
+
+
+@pytest.mark.parametrize("reset", ['zeros(shape=[3], dtype="float32")', "const([1.5, -0.0, 2.0], (3,), float32)"])
+def test_a_step_that_chooses_a_constant(reset: str) -> None:
+    """Of lines, whether its elements are alike or not, and of rows of numbers; as the next state too."""
+    text = f"""
+def @go[n: Dim, k: Dim](%i: int64, %h: Tensor[(3,), float32], %x: Tensor[(n, 3), float32], %g: Tensor[(n,), float32],
+    %out: Tensor[(k, 3), float32]) -> (Tensor[(3,), float32], Tensor[(?, 3), float32]) {{
+  if (%i < Dim[n]) {{
+    let %at = take(%g, %i, axis=0);
+    let %c = if (%at > 0f) {{ %h * 0.5f + take(%x, %i, axis=0) }} else {{ {reset} }};
+    let %next = concatenate((%out, expand_dims(%c, axis=0)), axis=0);
+    if (%at > 1f) {{ @go(%i + 1i64, {reset}, %x, %g, %next) }} else {{ @go(%i + 1i64, %c, %x, %g, %next) }}
+  }} else {{ (%h, %out) }}
+}}
+def @main[n: Dim](%h: Tensor[(3,), float32], %x: Tensor[(n, 3), float32], %g: Tensor[(n,), float32]) {{
+  @go(0i64, %h, %x, %g, zeros(shape=[0, 3], dtype="float32"))
+}}"""
+    assert recurrences(text) == [(1, 1)]
+    check(text, *((vector(3), vector(3 * n).reshape(n, 3), 2 * vector(n, 1)) for n in (0, 1, 2, 19)))
+    rows = f"""
+def @go[n: Dim, k: Dim](%i: int64, %h: float32, %x: Tensor[(n,), float32], %out: Tensor[(k, 3), float32])
+    -> (float32, Tensor[(?, 3), float32]) {{
+  if (%i < Dim[n]) {{
+    let %next = %h * 0.5f + take(%x, %i, axis=0);
+    let %row = if (%next > 0f) {{ stack((%next, %h, 1f), axis=0) }} else {{ {reset} }};
+    @go(%i + 1i64, %next, %x, concatenate((%out, expand_dims(%row, axis=0)), axis=0))
+  }} else {{ (%h, %out) }}
+}}
+def @main[n: Dim](%x: Tensor[(n,), float32]) {{ @go(0i64, 0.25f, %x, zeros(shape=[0, 3], dtype="float32")) }}"""
+    assert recurrences(rows) == [(1, 1)]
+    check(rows, *((vector(n),) for n in (0, 1, 2, 19)))

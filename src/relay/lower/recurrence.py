@@ -258,6 +258,7 @@ class _Reader:
 
     def _longer(self, tensor: _Value, row: _Value, rank: int) -> _Longer:
         """A tensor with something of this rank behind it: a number, or a row of them."""
+        row = self._made_of_numbers(row)
         if not isinstance(tensor, Var) or isinstance(row, Var | Constant | _Longer | tuple):
             raise _Unsuited
         if self.grid:
@@ -367,6 +368,7 @@ class _Reader:
         """One of two values."""
         if a is b:
             return a
+        a, b = self._made_of_numbers(a), self._made_of_numbers(b)
         if isinstance(a, tuple) and isinstance(b, tuple):
             return tuple(self._chosen(condition, x, y) for x, y in zip(a, b, strict=True))
         if isinstance(a, _Longer) and isinstance(b, _Longer) and a.vector is b.vector:
@@ -379,6 +381,23 @@ class _Reader:
         if not _is_number(a) or not _is_number(b):
             raise _Unsuited
         return self.shared.of(select(condition, a, b))
+
+    def _made_of_numbers(self, value: _Value) -> _Value:
+        """A constant, as its element at the place at hand, or as a row; other values as they are."""
+        if not isinstance(value, Constant):
+            return value
+        if self.grid:
+            if value.data.shape != self.shape or not value.data.size:
+                raise _Unsuited
+            first = value.data.reshape(-1)[:1]
+            if value.data.tobytes() == first.tobytes() * value.data.size:
+                return self.shared.of(literal(Constant(first, value.dtype)).value)
+            return self.shared.of(Load(self._operand(value), self.grid, value.dtype))
+        sizes = sizes_of_row(value.data.shape)
+        if not sizes:
+            raise _Unsuited
+        numbers = (Constant(e, value.dtype) for e in value.data.reshape(-1, 1))
+        return Row(sizes, tuple(self.shared.of(literal(e).value) for e in numbers))
 
     def _operand(self, value: Var | Constant) -> Tensor:
         """A tensor that the kernel reads."""
@@ -403,6 +422,8 @@ class _Reader:
             for pair in _parts(self.fields.get(param, param), value)
         ]
         for param, value in parts:
+            if param in self.numbers:
+                value = self._made_of_numbers(value)
             number = self.numbers.get(param)
             if value is param or (number is not None and value is number):
                 fixed.add(param)
@@ -438,6 +459,11 @@ class _Reader:
             scans = TeGraph((), outputs)
             if _operations(scans) <= _MOST_OPERATIONS:
                 return self._checked(scans, None, trips, count, fixed, tuple(rows), wanted, on)
+        if rows and self.grid:
+            made = StepNumbers(count, self.shared, given, dict(states), dict(pushed), shapes)
+            each = made.by_themselves(unchanged, counters, ends, self.grid)
+            if each is not None:
+                return self._checked(TeGraph((), tuple(each)), None, trips, count, fixed, tuple(rows), wanted, on)
         handed = StepNumbers(count, self.shared, given, states, pushed, shapes).handed_on(unchanged, counters, ends)
         if handed is None or any(
             n in handed.states and not self._places(p) for p, n in self.numbers.items() if self.grid

@@ -13,10 +13,11 @@ from relay import te
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Var
 from relay.ir.record import record
+from relay.ir.types import TensorType
 from relay.plan.steps import Steps, row_of
 from relay.te.scalar import Axis, Load, Scalar, cast, compare, extent_of, mentioned, select, substitute, transform
 from relay.te.shared import Shared
-from relay.te.tensor import Scan, Tensor
+from relay.te.tensor import Compute, Scan, Tensor
 
 
 @record(slots=True, eq=False)
@@ -75,6 +76,28 @@ class StepNumbers:
         first = tuple(self.given[n] for n in self.updates)
         following, shapes = tuple(self.updates.values()), tuple(self.shapes[p] for p in self.pushed)
         return Steps((), self.time, tuple(self.updates), first, following, tuple(self.pushed.values()), shapes, last)
+
+    def by_themselves(
+        self,
+        unchanged: Mapping[Axis, Scalar],
+        counters: Mapping[Axis, int],
+        wanted: Sequence[Axis],
+        grid: Sequence[Axis],
+    ) -> list[Tensor] | None:
+        """The results of a loop of which each step is known by itself: what is put behind tensors, numbers or lines of these axes, and then
+        ``wanted``. None for other loops."""
+        self._know(unchanged, counters)
+        self._drop(set(wanted))
+        if self.updates:
+            return None
+        made: list[Tensor] = []
+        for vector, (element,) in self.pushed.items():
+            assert isinstance(vector.ty, TensorType) and isinstance(vector.ty.shape, tuple)
+            line = len(vector.ty.shape) > 1
+            axes = {a: Axis(a.name, a.extent) for a in (self.time, *(grid if line else ()))}
+            stage = Compute("number", tuple(axes.values()), (substitute(element, dict(axes)),))
+            made.append(Tensor(stage, 0, stage.shape, element.dtype))
+        return [*made, *map(self.last, wanted)]
 
     def row(self, vector: Var) -> Tensor:
         """What is put behind a vector, a result of the kernel."""

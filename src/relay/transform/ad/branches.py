@@ -155,7 +155,11 @@ def _paired(sides: Sequence[Sequence[Sequence[Collected]]]) -> list[tuple[int, _
 def _are_alike(a: Collected, b: Collected) -> bool:
     one, other = a.call, b.call
     assert isinstance(one.fn, OpRef) and isinstance(other.fn, OpRef)
-    if one.fn.name != other.fn.name or one.attrs != other.attrs or (a.rows, a.stacked) != (b.rows, b.stacked):
+    if (
+        one.fn.name != other.fn.name
+        or one.attrs != other.attrs
+        or (a.rows, a.stacked, a.summed) != (b.rows, b.stacked, b.summed)
+    ):
         return False
     return all(
         type_of(x) == type_of(y) if n in a.rows else x is y

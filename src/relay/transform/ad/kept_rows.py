@@ -23,8 +23,8 @@ from relay.ir.record import record
 from relay.ir.types import AdtType, ConstructorDef, RefType, TensorType, TupleType, Type, TypeArg, TypeDef, TypeVar
 from relay.op.rows import DTYPES
 from relay.transform.ad.duals import differentiable
-from relay.transform.ad.loop_terms import Collected, collected
-from relay.transform.ad.terms import BEHIND_EACH_OTHER, Code, construct, new_ref, project, read, tuple_of, write
+from relay.transform.ad.loop_terms import Collected, collected, operand_of_rows
+from relay.transform.ad.terms import Code, construct, new_ref, project, read, tuple_of, write
 from relay.transform.batching.clauses import Clause, Path, Structural, Switch
 from relay.transform.batching.describe import SiteAt, Tables, Writer
 from relay.transform.blocks import all_bindings, body_of, is_primitive
@@ -275,10 +275,8 @@ def total(code: Code, ref: Expr, term: Term, weight: Expr) -> Expr:
     made = code.bind(Call(walk.fn, walk.args, walk.attrs, (), TupleType(tuple(fields))), "walk")
     args: list[Expr] = [weight] * term.operands
     for at, n in enumerate(term.rows):
-        rows: Expr = code.bind(project(made, first + at), "rows")
-        if not term.stacked:
-            rows = code.bind(op_call("reshape", (rows,), BEHIND_EACH_OTHER), "rows")
-        args[n] = rows
+        rows = code.bind(project(made, first + at), "rows")
+        args[n] = operand_of_rows(code, term.op, n, rows, term.stacked)
     return code.bind(op_call(term.op, args, dict(term.attrs)), "d")
 
 

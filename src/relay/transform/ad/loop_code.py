@@ -11,7 +11,7 @@ import numpy as np
 from relay.ir.dim import ANY, Dim, DimVar, as_dim
 from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar, If, OpRef, Var
 from relay.ir.record import record
-from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg
+from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg, mentions_any
 from relay.transform.access import AccessTable
 from relay.transform.ad.conversions import Functions, zeros_like
 from relay.transform.ad.lifter import fresh_dims
@@ -33,7 +33,7 @@ from relay.transform.ad.loop_parts import (
     tensor_part,
 )  # fmt: skip
 from relay.transform.ad.loop_tapes import Tapes
-from relay.transform.ad.loop_terms import Collected, Rows, at_once, collected, reads, without_unread_rows
+from relay.transform.ad.loop_terms import Collected, Rows, at_once, collected, of_a_sum, reads, without_unread_rows
 from relay.transform.ad.loops import AT_THE_END, INSIDE, Loop, Role, Unsuited, keeps, tensors_of
 from relay.transform.ad.notes import AS_LOOP, NOTE
 from relay.transform.ad.terms import Code, add, project, tuple_of
@@ -200,7 +200,8 @@ class LoopWriter:
         back = {b.var: b.value for b in self.lifted.again.back.bindings}
         self.forward_values = {b.var: b.value for b in self.lifted.again.forward.bindings}
         self.collected: list[tuple[tuple[int, int], Collected]] = []
-        self.added: list[tuple[tuple[int, int], Expr]] = []
+        self.of_sums: dict[Collected, tuple[int, int]] = {}
+        self.added: list[tuple[tuple[int, int] | Collected, Expr]] = []
         roots: list[Expr] = [d for cts in self.before.values() for d in cts]
         self.columns: dict[Var, None] = {}  # what the way back computes and keeps for after the loop
         kept: dict[Var, None] = {}
@@ -208,8 +209,14 @@ class LoopWriter:
             for part in parts:
                 found = collected(back.get(part), self.fixed) if isinstance(part, Var) else None
                 if found is None:
-                    self.added.append((key, part))
-                    roots.append(part)
+                    found = of_a_sum(back.get(part), self.fixed) if isinstance(part, Var) else None
+                    if found is None or not self._is_told(row := found.call.args[found.rows[0]]):
+                        self.added.append((key, part))
+                        roots.append(part)
+                    else:
+                        self.added.append((found, row))
+                        self.of_sums[found] = key
+                        roots.append(row)
                     continue
                 found = without_unread_rows(found)
                 self.collected.append((key, found))
@@ -256,7 +263,10 @@ class LoopWriter:
         self.tapes = [v for v in self.tapes if v not in self.counted]
         self.read = [v for v in self.tapes if v in seen and v not in self.counters and v not in again]
         shapes = {(n, m): t for n, v in enumerate(self.lifted.params) for m, t in enumerate(tensors_of(type_of(v)))}
-        self.sums = {key: Var("sum", shapes[key], shapes[key]) for key, _ in self.added}
+        self.sums: dict[tuple[int, int] | Collected, Var] = {}
+        for of, part in self.added:
+            ty = type_of(part) if isinstance(of, Collected) else shapes[of]
+            self.sums[of] = Var("sum", ty, ty)
         for v in (*self.tapes, *self.columns):
             if not is_tensor(v) or not (
                 keeps(type_of(v), self.lifted.loop.fixed_dims) or self.layout.count(v) is not None
@@ -265,6 +275,11 @@ class LoopWriter:
         cts = (ct for of in self.after.values() for ct in of)
         self._tell_sizes((*self.again, *self.live), (*self.needs, *self.read, *cts, *self.sums.values(), *self.columns))
         self.counts = list(dict.fromkeys(d for v in self.tapes if (d := self.layout.count(v)) is not None))
+
+    def _is_told(self, e: Expr) -> bool:
+        """Whether what all iterations share tells the sizes of a tensor."""
+        there = {d for p in self.fixed for d in told(p.ty)}
+        return not mentions_any(type_of(e)) and there.issuperset(self.uses.of_type(type_of(e)))
 
     def _tell_sizes(self, bindings: Sequence[Binding], given: Iterable[Var], shared: bool = False) -> None:
         """See that the sizes which the way back calculates with have values there: what is given, or made there, has them, or what all
@@ -453,7 +468,14 @@ class LoopWriter:
         grown = {n: cast(Expr, self.end[n][0]) for n in self.grown}
         last = code.bind(op_call("subtract", (count, integer(1))), "i")
         shared = [first[lifted.params.index(v)] for v in self.needs]
-        sums = [code.bind(zeros_like(tensor_part(code, first[n], m))) for n, m in self.sums]
+        sums = [
+            code.bind(
+                zeros_of(type_of(v))
+                if isinstance(key, Collected)
+                else zeros_like(tensor_part(code, first[key[0]], key[1]))
+            )
+            for key, v in self.sums.items()
+        ]
         columns: list[Expr] = []
         for number, v in enumerate(self.columns):
             columns.append(code.bind(no_rows(self.layout.row_type(v)), "column"))
@@ -471,8 +493,12 @@ class LoopWriter:
             kept[c] = code.bind(self._counter(code, first[lifted.params.index(c)], self.counters[c], rows), c.name)
         rows_of = Rows(code, kept, dict(zip(self.columns, fields[len(cts) + len(sums) :], strict=True)))
         totals: dict[tuple[int, int], list[Expr]] = {k: list(parts) for k, parts in self.end_terms.items()}
-        for key, value in summed.items():
-            totals[key].append(value)
+        for of, value in summed.items():
+            if isinstance(of, Collected):
+                given_sum = [value if n in of.rows else a for n, a in enumerate(of.call.args)]
+                totals[self.of_sums[of]].append(code.bind(with_operands(of.call, (of.call.fn, *given_sum)), "d"))
+            else:
+                totals[of].append(value)
         for key, term in self.collected:
             totals[key].append(at_once(code, term, rows_of, self.layout))
         out: dict[tuple[int, int], Expr] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import field, replace
 from typing import cast
 
@@ -14,7 +14,7 @@ from relay.ir.expr import Call, Constant, Expr, OpRef, Var
 from relay.ir.record import record
 from relay.ir.types import TensorType, Type
 from relay.op import registry
-from relay.te.scalar import Axis, Binary, Load, Reduce, Scalar, children
+from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, Select, children, walk
 from relay.te.tensor import Compute, Placeholder, Tensor
 from relay.transform.ad.loop_tapes import Tapes
 from relay.transform.ad.terms import BEHIND_EACH_OTHER, Code
@@ -25,11 +25,12 @@ from relay.transform.build import op_call, type_of
 @record(frozen=True, slots=True, eq=False)
 class Collected:
     """A term of a cotangent whose sum over all iterations is one call: of ``call``'s operator, where the operands ``rows`` (by
-    position) are those of all iterations."""
+    position) are those of all iterations, or the one of them is their sum."""
 
     call: Call
     rows: tuple[int, ...]
     stacked: bool  # rows of rows: one for each iteration; otherwise the iterations' own rows one after the other
+    summed: bool = False
 
 
 def collected(part: Expr | None, fixed: Set[Var]) -> Collected | None:
@@ -82,13 +83,63 @@ def _elements(ty: Type) -> int:
     return math.prod(d for d in ty.shape if isinstance(d, int))
 
 
+def of_a_sum(part: Expr | None, fixed: Set[Var]) -> Collected | None:
+    """A term as one of the sum of what it is made of in all iterations: an operator that puts elements of one operand elsewhere, chooses
+    among them or adds them up, and makes more of them than there are. None for other terms."""
+    if not isinstance(part, Call) or not isinstance(part.fn, OpRef):
+        return None
+    varying = [n for n, a in enumerate(part.args) if not isinstance(a, Constant) and a not in fixed]
+    if len(varying) != 1 or not isinstance(part.args[varying[0]], Var):
+        return None
+    if not _is_larger(type_of(part), type_of(part.args[varying[0]])):
+        return None
+    traced = _traced(part, {})
+    stage = None if traced is None else _only_stage(traced)
+    if traced is None or stage is None:
+        return None
+    body = stage.bodies[0]
+    body = body.body if isinstance(body, Reduce) and body.kind == "sum" else body
+    return Collected(part, (varying[0],), False, True) if _is_linear(body, traced.inputs[varying[0]].stage) else None
+
+
+def _is_larger(ty: Type, other: Type) -> bool:
+    """Whether a tensor has more elements than another, as far as that is known."""
+    if not isinstance(ty, TensorType) or not isinstance(other, TensorType):
+        return False
+    shapes = ty.shape, other.shape
+    if not isinstance(shapes[0], tuple) or not isinstance(shapes[1], tuple):
+        return False
+    if all(isinstance(d, int) for d in (*shapes[0], *shapes[1])):
+        return _elements(ty) > _elements(other)
+    return len(shapes[0]) > len(shapes[1])
+
+
+def _is_linear(body: Scalar, source: object) -> bool:
+    """Whether an expression is an element of this tensor, or zero, as conditions say that do not read it: so that it is zero of zeros,
+    and its sum that of the sum."""
+    match body:
+        case Select(cond=cond, a=a, b=b):
+            reads_it = any(
+                isinstance(n, Load) and isinstance(n.source, Tensor) and n.source.stage is source for n in walk(cond)
+            )
+            return not reads_it and _is_linear(a, source) and _is_linear(b, source)
+        case Load(source=Tensor() as tensor, indices=indices):
+            return tensor.stage is source and not any(isinstance(n, Load) for i in indices for n in walk(i))
+        case Const(value=0):
+            return True
+        case _:
+            return False
+
+
 def summed_products(part: Expr | None, fixed: Set[Var]) -> Collected | None:
     """A term as `collected`, where it is nothing but products of elements of rows, added up to a tensor that has more of them than the
-    rows: then rows of zeros add nothing, whatever the other rows are. None for other terms, and for a row at an index: of a tensor without
-    rows there is none."""
+    rows, or a row at an index, or as `of_a_sum`: then rows of zeros add nothing, whatever the other rows are (and to a tensor without
+    rows there is nothing to add). None for other terms."""
     found = collected(part, fixed)
-    if found is None or found.stacked:
-        return None
+    if found is None:
+        return of_a_sum(part, fixed)
+    if found.stacked:
+        return found
     found = without_unread_rows(found)
     result = type_of(found.call)
     types = [type_of(found.call.args[n]) for n in found.rows]
@@ -98,16 +149,25 @@ def summed_products(part: Expr | None, fixed: Set[Var]) -> Collected | None:
     if len(ranks) < len(types) or len(result.shape) < max(ranks):
         return None
     total = _sum_over_rows(found.call, found.rows)
-    todo: list[Scalar] = [] if total is None else [total.body]
+    return found if total is not None and _is_zero_of_zeros(*total) else None
+
+
+def _is_zero_of_zeros(total: Reduce, rows: Set[object]) -> bool:
+    """Whether the terms of a sum are nothing but products of elements of rows, all or as a condition says: of zeros they are zero."""
+    todo: list[Scalar] = [total.body]
     while todo:
         match todo.pop():
-            case Binary(op="mul", a=a, b=b):
+            case Binary(op="mul", a=a, b=b) | Select(a=a, b=b):
                 todo += (a, b)
-            case Load():
+            case Cast(a=a):
+                todo.append(a)
+            case Load(source=Tensor() as source) if source.stage in rows:
+                pass
+            case Const(value=0):
                 pass
             case _:
-                return None
-    return None if total is None else found
+                return False
+    return True
 
 
 def without_unread_rows(term: Collected) -> Collected:
@@ -123,15 +183,26 @@ def without_unread_rows(term: Collected) -> Collected:
 
 
 def reads_one_row(call: Call) -> bool:
-    """Whether this is the cotangent of ``x`` in ``take(x, i)``, a row of x."""
+    """Whether this is the cotangent of ``x`` in ``take(x, i)``, a row of x, or in ``gather_nd(x, i)`` at one place."""
     assert isinstance(call.fn, OpRef)
-    if call.fn.name != "take.vjp0" or call.attrs.get("batch_dims", 0) != 0:
+    if call.fn.name not in ("take.vjp0", "gather_nd.vjp0") or call.attrs.get("batch_dims", 0) != 0:
         return False
     data, index = type_of(call.args[0]), type_of(call.args[1])
     if not isinstance(data, TensorType) or not isinstance(data.shape, tuple) or not isinstance(index, TensorType):
         return False
+    if call.fn.name == "gather_nd.vjp0":
+        return isinstance(index.shape, tuple) and len(index.shape) == 1
     axis = call.attrs.get("axis")
     return index.shape == () and (axis == 0 or (len(data.shape) == 1 and axis in (None, -1)))
+
+
+def operand_of_rows(code: Code, operator: str, position: int, rows: Expr, stacked: bool) -> Expr:
+    """The rows of all iterations, which stand in rows of their own, as an operand of a term."""
+    if not stacked:
+        return code.bind(op_call("reshape", (rows,), BEHIND_EACH_OTHER), "rows")
+    if operator == "gather_nd.vjp0" and position == 1:
+        return code.bind(op_call("transpose", (rows,), {"axes": (1, 0)}), "rows")  # an index vector is a column
+    return rows
 
 
 def sums_over_rows(call: Call, rows: Sequence[int]) -> bool:
@@ -140,68 +211,64 @@ def sums_over_rows(call: Call, rows: Sequence[int]) -> bool:
     return _sum_over_rows(call, rows) is not None
 
 
-def _sum_over_rows(call: Call, rows: Sequence[int]) -> Reduce | None:
-    """The sum that such a call is."""
-    assert isinstance(call.fn, OpRef)
-    if not registry.exists(call.fn.name):
-        return None
-    op = registry.get(call.fn.name)
-    if op.kind != "expression" or op.by_routine or op.shape_mode != "independent" or any(s.variadic for s in op.inputs):
+def _sum_over_rows(call: Call, rows: Sequence[int]) -> tuple[Reduce, Set[object]] | None:
+    """The sum that such a call is, and the stages that its rows are."""
+    shapes: list[tuple[Dim, ...]] = []
+    for a in call.args:
+        ty = type_of(a)
+        if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or any(map(is_any, ty.shape)):
+            return None
+        shapes.append(ty.shape)
+    if len({shapes[n][:1] for n in rows}) != 1 or not shapes[rows[0]]:
         return None
     many = as_dim(DimVar("rows"))
-    given: list[tuple[tuple[Dim, ...], str]] = []
-    leading: set[Dim] = set()
-    for n, a in enumerate(call.args):
-        ty = type_of(a)
-        if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(ty.dtype, str):
-            return None
-        shape = ty.shape
-        if any(is_any(d) for d in shape):
-            return None
-        if n in rows:
-            if not shape:
-                return None
-            leading.add(shape[0])
-            shape = (many, *shape[1:])
-        given.append((shape, ty.dtype))
-    if len(leading) != 1:
+    traced = _traced(call, dict.fromkeys(rows, many))
+    stage = None if traced is None else _only_stage(traced)
+    if traced is None or stage is None or any(axis.extent == many for axis in stage.axes):
         return None
-    try:
-        traced = registry.trace(op, given, call.attrs)
-    except (te.Undetermined, te.DefinitionError, RelayError):
-        return None
-    stages = [s for s in te.stages(traced.outputs) if not isinstance(s, Placeholder)]
-    if len(stages) != 1 or not isinstance(stages[0], Compute) or len(stages[0].bodies) != 1 or traced.demands:
-        return None
-    stage = stages[0]
-    if any(axis.extent == many for axis in stage.axes):
-        return None
-    sources = {traced.inputs[n].stage for n in rows}
+    sources: Set[object] = {traced.inputs[n].stage for n in rows}
     body = stage.bodies[0]
-    return body if isinstance(body, Reduce) and body.kind == "sum" and _is_over_rows(body, sources) else None
+    if not isinstance(body, Reduce) or body.kind != "sum" or not _is_over_rows(body, sources):
+        return None
+    return body, sources
 
 
 def reads(call: Call) -> frozenset[int]:
     """The operands whose elements an operator reads, by position; all of them where that is not known."""
-    assert isinstance(call.fn, OpRef)
     every = frozenset(range(len(call.args)))
-    if not registry.exists(call.fn.name):
-        return every
-    op = registry.get(call.fn.name)
-    if op.kind != "expression" or op.by_routine or op.shape_mode != "independent" or any(s.variadic for s in op.inputs):
-        return every
-    given: list[tuple[tuple[Dim, ...], str]] = []
-    for a in call.args:
-        ty = type_of(a)
-        if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(ty.dtype, str):
-            return every
-        given.append((ty.shape, ty.dtype))
-    try:
-        traced = registry.trace(op, given, call.attrs)
-    except (te.Undetermined, te.DefinitionError, RelayError):
+    traced = _traced(call, {})
+    if traced is None:
         return every
     stages = set(te.stages(traced.outputs))
     return frozenset(n for n in every if traced.inputs[n].stage in stages)
+
+
+def _traced(call: Call, leading: Mapping[int, Dim]) -> registry.Traced | None:
+    """What defines a call of an operator, with other sizes for the first axes of some operands; None where nothing does."""
+    assert isinstance(call.fn, OpRef)
+    if not registry.exists(call.fn.name):
+        return None
+    op = registry.get(call.fn.name)
+    if op.kind != "expression" or op.by_routine or op.shape_mode != "independent" or any(s.variadic for s in op.inputs):
+        return None
+    given: list[tuple[tuple[Dim, ...], str]] = []
+    for n, a in enumerate(call.args):
+        ty = type_of(a)
+        if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(ty.dtype, str):
+            return None
+        given.append(((leading[n], *ty.shape[1:]) if n in leading else ty.shape, ty.dtype))
+    try:
+        return registry.trace(op, given, call.attrs)
+    except (te.Undetermined, te.DefinitionError, RelayError):
+        return None
+
+
+def _only_stage(traced: registry.Traced) -> Compute | None:
+    """The stage that makes the one result of an operator which demands nothing of its operands."""
+    stages = [s for s in te.stages(traced.outputs) if not isinstance(s, Placeholder)]
+    if len(stages) != 1 or not isinstance(stages[0], Compute) or len(stages[0].bodies) != 1 or traced.demands:
+        return None
+    return stages[0]
 
 
 def _is_over_rows(total: Reduce, sources: Set[object]) -> bool:
@@ -226,15 +293,15 @@ def _is_over_rows(total: Reduce, sources: Set[object]) -> bool:
 
 def at_once(code: Code, term: Collected, rows_of: Rows, layout: Tapes) -> Expr:
     """A term for all iterations."""
-    args = list(term.call.args)
+    assert isinstance(term.call.fn, OpRef)
+    operator, args = term.call.fn.name, list(term.call.args)
     # Rows one after the other only ever meet rows in the same order.
     even = [row for n in term.rows if layout.count(row := cast(Var, args[n])) is None]
     turned = rows_of.turned(even)
     for n in term.rows:
         row = cast(Var, args[n])
         rows = rows_of.rows(row, turned)
-        if not term.stacked and layout.count(row) is None:
-            rows = code.bind(op_call("reshape", (rows,), BEHIND_EACH_OTHER))
+        if layout.count(row) is None:
+            rows = operand_of_rows(code, operator, n, rows, term.stacked)
         args[n] = rows
-    assert isinstance(term.call.fn, OpRef)
-    return code.bind(op_call(term.call.fn.name, args, term.call.attrs), "d")
+    return code.bind(op_call(operator, args, term.call.attrs), "d")
