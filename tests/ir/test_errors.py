@@ -71,6 +71,7 @@ from tests.ir.programs import HEADER
         ("True || False", 1, 6, "logical_or(a, b)"),
         ("2 ** 3", 1, 4, "power(a, b)"),
         ("7 % 2", 1, 3, "floor_mod(a, b)"),
+        ("(7 // 2\n) + (6 // 2) * 1", 2, 17, "floor_divide(a, b)"),
         ("not True", 1, 5, "logical_not(a)"),
         ("return 1", 1, 8, "leave out `return`"),
         ("let %x = 1 %x", 1, 12, "ends with a semicolon"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -48,6 +49,8 @@ def hint(tokens: Tokens, position: int, expected: Collection[str], wants_express
     """What may have been meant by the token at ``position``, where one of the kinds ``expected`` was; "" where nothing is known."""
     kind, text = tokens.kinds[position], tokens.texts[position]
     before = tokens.texts[position - 1] if position else ""
+    if position and _comment_follows(tokens, position - 1):
+        return "// begins a comment; a quotient of integers is floor_divide(a, b)"
     if not text and "}" in expected:
         return "a '{' is not closed"
     if kind == "def" or (kind == "}" and wants_expression):
@@ -72,6 +75,13 @@ def hint(tokens: Tokens, position: int, expected: Collection[str], wants_express
     if (kind in _BEGINS_EXPRESSION or text == "_") and ";" in expected:
         return "a binding ends with a semicolon; arguments, and the cases of a match, are separated by commas"
     return ""
+
+
+def _comment_follows(tokens: Tokens, position: int) -> bool:
+    """Whether a comment to the end of the line stands behind a token in its line, close to it, and what looks like an operand
+    behind that."""
+    end = tokens.offsets[position] + len(tokens.texts[position])
+    return re.match(r" ?// ?[%\d(]", tokens.text[end:]) is not None
 
 
 def _word_before_parentheses(tokens: Tokens, position: int) -> str:
