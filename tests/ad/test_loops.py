@@ -390,6 +390,29 @@ def test_what_is_not_asked_for_is_not_kept() -> None:
     assert concatenations((1, 2)) == 3
 
 
+JOINED = """def @go[n: Dim](%i: int64, %x: Tensor[(n, 2, 3), float32], %s: Tensor[(2, 3), float32], %w: Tensor[(3, 6), float32])
+    -> Tensor[(2, 3), float32] {
+  if (%i < Dim[n]) {
+    @go(%i + 1i64, %x, tanh(nn.dense(concatenate((take(%x, %i, axis=0), %s), axis=1), %w)), %w)
+  } else { %s } }
+def @main[n: Dim](%x: Tensor[(n, 2, 3), float32], %s: Tensor[(2, 3), float32], %w: Tensor[(3, 6), float32]) -> float32 {
+  sum(@go(0i64, %x, %s, %w)) }"""
+
+
+def test_what_is_joined_is_not_kept() -> None:
+    """The way back through `concatenate` asks for the sizes of its operands: of a cell that reads input and state as one row, that row is
+    kept, and what `tanh` has given."""
+    forward = gradient(JOINED, (0, 1, 2)).functions["go.forward"]
+    assert len(forward.params) == 4 + 1 + 2
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal(s).astype("float32") for s in ((5, 2, 3), (2, 3), (3, 6))]
+    slopes = relay.grad(relay.parse(VERSION + JOINED), (0, 1, 2))
+    found: Any = relay.compile(slopes, cache=False)(*given)
+    expected: Any = relay.evaluate(slopes, *given)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-4, atol=1e-5)
+
+
 def test_a_product_of_second_derivatives() -> None:
     """Forward over reverse: the loops that differentiation makes are differentiated."""
     module = relay.parse(VERSION + RNN)

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from relay.ir.dim import ANY, Dim, DimVar, as_dim
-from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar, If, OpRef, Var
+from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar, If, OpRef, Tuple, Var
 from relay.ir.record import record
 from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg, mentions_any
 from relay.transform.access import AccessTable
@@ -306,11 +306,17 @@ class LoopWriter:
         there: dict[Type, Expr] = {type_of(ct): ct for cts in self.after.values() for ct in cts}
         code = Code()
 
-        def typed(a: Expr) -> Expr:
-            ty = type_of(a)
+        def stands_in(ty: Type) -> Expr | None:
             if ty not in there and isinstance(ty, TensorType) and keeps(ty, self.lifted.loop.fixed_dims):
                 there[ty] = code.bind(zeros_of(ty), "unread")
-            return there.get(ty, a)
+            if ty not in there and isinstance(ty, TupleType):
+                fields = [stands_in(f) for f in ty.fields]
+                if None not in fields:
+                    there[ty] = code.bind(Tuple(tuple(cast("list[Expr]", fields)), ty), "unread")
+            return there.get(ty)
+
+        def typed(a: Expr) -> Expr:
+            return stands_in(type_of(a)) or a
 
         for b in bindings:
             if isinstance(b.value, Call) and isinstance(b.value.fn, OpRef):
@@ -318,6 +324,7 @@ class LoopWriter:
                 new = [a if n in read or not isinstance(a, Var) else typed(a) for n, a in enumerate(b.value.args)]
                 b = Binding(b.var, with_operands(b.value, (b.value.fn, *new)))
             code.bindings.append(b)
+            there.setdefault(type_of(b.var), b.var)
         return code.bindings
 
     # -- the functions

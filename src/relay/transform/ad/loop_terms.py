@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import field, replace
+from itertools import islice
 from typing import cast
 
 from relay import te
@@ -12,7 +13,7 @@ from relay.ir.diagnostics import RelayError
 from relay.ir.dim import Dim, DimVar, as_dim, is_any
 from relay.ir.expr import Call, Constant, Expr, OpRef, Var
 from relay.ir.record import record
-from relay.ir.types import TensorType, Type
+from relay.ir.types import TensorType, TupleType, Type
 from relay.op import registry
 from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, Select, children, walk
 from relay.te.tensor import Compute, Placeholder, Tensor
@@ -20,6 +21,8 @@ from relay.transform.ad.loop_tapes import Tapes
 from relay.transform.ad.terms import BEHIND_EACH_OTHER, Code
 from relay.transform.blocks import with_operands
 from relay.transform.build import op_call, type_of
+
+_Given = tuple[tuple[Dim, ...], str]
 
 
 @record(frozen=True, slots=True, eq=False)
@@ -91,7 +94,7 @@ def of_a_sum(part: Expr | None, fixed: Set[Var]) -> Collected | None:
     varying = [n for n, a in enumerate(part.args) if not isinstance(a, Constant) and a not in fixed]
     if len(varying) != 1 or not isinstance(part.args[varying[0]], Var):
         return None
-    if not _is_larger(type_of(part), type_of(part.args[varying[0]])):
+    if not _is_larger(type_of(part), type_of(part.args[varying[0]])) or any(_count(a) != 1 for a in part.args):
         return None
     traced = _traced(part, {})
     stage = None if traced is None else _only_stage(traced)
@@ -240,7 +243,15 @@ def reads(call: Call) -> frozenset[int]:
     if traced is None:
         return every
     stages = set(te.stages(traced.outputs))
-    return frozenset(n for n in every if traced.inputs[n].stage in stages)
+    inputs = iter(traced.inputs)
+    given = [[t.stage for t in islice(inputs, _count(a))] for a in call.args]
+    return frozenset(n for n in every if not stages.isdisjoint(given[n]))
+
+
+def _count(operand: Expr) -> int:
+    """How many tensors an operand is."""
+    ty = type_of(operand)
+    return len(ty.fields) if isinstance(ty, TupleType) else 1
 
 
 def _traced(call: Call, leading: Mapping[int, Dim]) -> registry.Traced | None:
@@ -249,14 +260,17 @@ def _traced(call: Call, leading: Mapping[int, Dim]) -> registry.Traced | None:
     if not registry.exists(call.fn.name):
         return None
     op = registry.get(call.fn.name)
-    if op.kind != "expression" or op.by_routine or op.shape_mode != "independent" or any(s.variadic for s in op.inputs):
+    if op.kind != "expression" or op.by_routine or op.shape_mode != "independent" or len(op.inputs) != len(call.args):
         return None
-    given: list[tuple[tuple[Dim, ...], str]] = []
-    for n, a in enumerate(call.args):
+    given: list[_Given | list[_Given]] = []
+    for n, (spec, a) in enumerate(zip(op.inputs, call.args, strict=True)):
+        group: list[_Given] = []
         ty = type_of(a)
-        if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(ty.dtype, str):
-            return None
-        given.append(((leading[n], *ty.shape[1:]) if n in leading else ty.shape, ty.dtype))
+        for t in ty.fields if spec.variadic and isinstance(ty, TupleType) else (ty,):
+            if not isinstance(t, TensorType) or not isinstance(t.shape, tuple) or not isinstance(t.dtype, str):
+                return None
+            group.append(((leading[n], *t.shape[1:]) if n in leading else t.shape, t.dtype))
+        given.append(group if spec.variadic else group[0])
     try:
         return registry.trace(op, given, call.attrs)
     except (te.Undetermined, te.DefinitionError, RelayError):
