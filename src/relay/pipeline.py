@@ -56,6 +56,7 @@ from relay.transform import (
     FixInvariants,
     FoldConstants,
     FoldMaps,
+    FoldTerms,
     FuseAttention,
     FuseOps,
     GatherLate,
@@ -158,7 +159,9 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     ]  # fmt: skip
     specialise: list[Pass] = [Specialise(), *inline, *loops, *fold] if level >= 3 else []
     merge: list[Pass] = [dead, MergeDims(entries=options.entries)] if level >= 3 else []
-    batch: list[Pass] = [FoldMaps(), dead, BatchStructure(entries=options.entries), dead, HoistOverTime()]
+    batch: list[Pass] = [
+        FoldTerms(), FoldMaps(), dead, BatchStructure(entries=options.entries), dead, HoistOverTime(),
+    ]  # fmt: skip
     evaluate: list[Pass] = [PartialEvaluate(strict=False), DeadReferences()] if level >= 3 else []
     # Attention has a gradient that never holds the shares, which the gradients of its parts would keep. Its second derivatives and
     # tangents have no such kernel.

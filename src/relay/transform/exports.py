@@ -25,6 +25,7 @@ from relay.transform.eta import EtaExpand
 from relay.transform.fix_invariants import FixInvariants
 from relay.transform.fold_constants import FoldConstants
 from relay.transform.fold_maps import FoldMaps
+from relay.transform.fold_terms import FoldTerms
 from relay.transform.fuse import FuseOps
 from relay.transform.gather_late import GatherLate
 from relay.transform.gather_sums import GatherSums
@@ -73,6 +74,7 @@ __all__ = [
     "FixInvariants",
     "FoldConstants",
     "FoldMaps",
+    "FoldTerms",
     "FuseAttention",
     "FuseOps",
     "GatherLate",

@@ -19,6 +19,7 @@ from relay.transform.dead_code import DeadCode, DeadFunctions
 from relay.transform.dims import DimUses
 from relay.transform.fix_invariants import FixInvariants
 from relay.transform.fold_maps import FoldMaps
+from relay.transform.fold_terms import FoldTerms
 from relay.transform.hoist import HoistOverTime
 from relay.transform.inline import Inline
 from relay.transform.lambda_lift import LambdaLift
@@ -69,7 +70,7 @@ def with_loops(module: Module, entries: tuple[str, ...] | str, levels: bool, tog
         inline, CompileMatch(), LambdaLift(), dead, MergeDims(entries), Specialise(), inline, dead, FixInvariants(), dead,
         Inline(max_bindings=60, entries=entries), DeadCode(checked=False), MergeDims(entries), ShareSizes(entries),
         NameDims(), Simplify(), CommonSubexpressions(), DeadCode(), ChosenNumbers(entries), DeadCode(),
-        *([FoldMaps(), dead, BatchStructure(values=False, together=together), dead] if levels else []),
+        *([FoldTerms(), FoldMaps(), dead, BatchStructure(values=False, together=together), dead] if levels else []),
         HoistOverTime(True, entries), dead, inline, DeadCode(),
     ]  # fmt: skip
     for transformation in passes:

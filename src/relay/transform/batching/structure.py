@@ -43,6 +43,7 @@ from relay.transform.batching.requests import (
 from relay.transform.blocks import all_bindings, body_of, is_closure, is_primitive
 from relay.transform.dead_code import BESIDE
 from relay.transform.failing import may_fail
+from relay.transform.fold_terms import one_term
 from relay.transform.function_types import unused
 from relay.transform.inline import inline_all
 from relay.transform.uses import components, globals_used
@@ -117,6 +118,8 @@ class _Work:
         while todo:
             name = todo.pop()
             function = inlined.get(name) or self.inlined(name, [name])
+            # What is recursive itself was not there to be put together before it was inlined.
+            function = one_term(self.module, name, function) or function
             form = list_form(self.module, name, function)
             if form is not None:
                 out[name] = (form, function)
