@@ -49,6 +49,7 @@ from relay.transform.rows_in_place import RowsInPlace
 from relay.transform.shared_sizes import ShareSizes
 from relay.transform.simplify import Simplify
 from relay.transform.sink import Sink
+from relay.transform.skip_empty import SkipEmpty
 from relay.transform.slice_early import SliceEarly
 from relay.transform.softmaxes import FindSoftmax
 from relay.transform.specialise import Specialise
@@ -105,6 +106,7 @@ __all__ = [
     "ShareSizes",
     "Simplify",
     "Sink",
+    "SkipEmpty",
     "SliceEarly",
     "Specialise",
     "SplitEinsums",

@@ -1,0 +1,101 @@
+"""A level computes nothing for constructors of which it has no nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import relay
+from relay.ir.expr import If
+from relay.transform.blocks import all_bindings, body_of
+from tests.batching.programs import lowered, module, weights
+from tests.batching.test_structure import agree, same
+
+EXPRESSIONS = (
+    """import prelude
+type Expr { Word(Tensor[(1, h), float32]), Not(Expr), Add(Expr, Expr), Mul(Expr, Expr), Call(Tensor[(1, h), float32], List[Expr]), }
+def @value(%e: Expr, %w: Tensor[(h, h), float32], %u: Tensor[(h, 2*h), float32]) -> (Tensor[(1, h), float32], Tensor[(1, h), float32]) {
+  match (%e) {
+    Word(%x) => (%x, tanh(%x)),
+    Not(%a) => { let %v = @value(%a, %w, %u); (tanh(nn.dense(%v.0, %w)), %v.1 + %v.0) },
+    Add(%a, %b) => {
+      let %l = @value(%a, %w, %u); let %r = @value(%b, %w, %u);
+      (tanh(nn.dense(concatenate((%l.0, %r.0), axis=1), %u)), %l.1 - %r.1)
+    },
+    Mul(%a, %b) => {
+      let %l = @value(%a, %w, %u); let %r = @value(%b, %w, %u);
+      (sigmoid(nn.dense(concatenate((%l.1, %r.0), axis=1), %u)), %l.0 * %r.1)
+    },
+    Call(%x, %given) => {
+      let %s = @foldl(fn (%a: Tensor[(1, h), float32], %k: Expr) { %a + nn.dense(@value(%k, %w, %u).0, %w) }, %x, %given);
+      (tanh(%s), %s)
+    },
+  }
+}
+def @main(%e: Expr, %w: Tensor[(h, h), float32], %u: Tensor[(h, 2*h), float32]) -> Tensor[(1, h), float32] {
+  let %v = @value(%e, %w, %u);
+  %v.0 * %v.1
+}
+""".replace("2*h", "8")
+    .replace("h)", "4)")
+    .replace("(h", "(4")
+)
+
+
+def values(mod: relay.Module, rng: np.random.Generator) -> list[list[Any]]:
+    """A word; chains of one constructor, and of one after the other; something of everything."""
+    e = mod.adt("Expr")
+
+    def word() -> Any:
+        return e.Word(rng.standard_normal((1, 4), dtype=np.float32))
+
+    def call(x: Any) -> Any:
+        return e.Call(rng.standard_normal((1, 4), dtype=np.float32), [x, word()])
+
+    made = [word(), e.Call(rng.standard_normal((1, 4), dtype=np.float32), [])]
+    around = [e.Not, lambda x: e.Add(x, word()), lambda x: e.Mul(word(), x), call]
+    for kinds in ([0] * 6, [3] * 5, [0, 1, 2, 3] * 2):
+        x = word()
+        for k in kinds:
+            x = around[k](x)
+        made.append(x)
+    made.append(e.Add(e.Mul(made[2], made[3]), call(made[4])))
+    return [[x] for x in made]
+
+
+def test_levels_that_lack_constructors() -> None:
+    mod = module(EXPRESSIONS)
+    rng = np.random.default_rng(1)
+    bound = dict(zip("wu", weights(rng, (4, 4), (4, 8)), strict=True))
+    requests = values(mod, rng)
+    agree(mod, requests, bound)
+    for executor in ("vm", "aot"):
+        exe = relay.compile(mod.bind(bound), threads=1, executor=executor)
+        for (x,), found in zip(requests, exe.run_batch("main", requests), strict=True):
+            same(found, relay.evaluate(mod.bind(bound), x))
+            assert np.array_equal(found, exe(x))
+
+
+def test_gradients_of_such_levels() -> None:
+    mod = module(
+        EXPRESSIONS.replace("def @main", "def @whole")
+        + """
+def @main(%e: Expr, %w: Tensor[(4, 4), float32], %u: Tensor[(4, 8), float32]) -> float32 { sum(@whole(%e, %w, %u)) }"""
+    )
+    rng = np.random.default_rng(2)
+    given = weights(rng, (4, 4), (4, 8))
+    slopes = relay.value_and_grad(mod, (1, 2))
+    exe = relay.compile(slopes, threads=1)
+    for (x,) in values(mod, rng):
+        found, by = exe(x, *given)
+        result: Any = relay.evaluate(slopes, x, *given)
+        expected, slope = result
+        same((found, *by), (expected, *slope))
+
+
+def test_each_constructor_has_a_branch() -> None:
+    """Beside the loop's own, and that of a call without arguments."""
+    passes = lowered(module(EXPRESSIONS), "skip_empty")
+    levels = next(f for n, f in passes.functions.items() if n == "value.levels")
+    assert sum(isinstance(b.value, If) for b in all_bindings(body_of(levels))) == 5
