@@ -245,7 +245,7 @@ class Forward(Lifter):
         entered = self.entered
         for v, p, d in zip(fn.params, params, tangents, strict=True):
             self.env[v] = self.moving(frame, p, d, type_of(v), v.span or fn.span)
-        result = yield self.block(as_block(fn.body), frame)
+        result = yield self.block(self.looked_through(as_block(fn.body)), frame)
         if not moves(result, self):
             raise nothing_to_differentiate(fn)
         value = self.dropped(result, frame, fn.span)

@@ -47,6 +47,7 @@ from relay.ir.types import AdtType, FuncType, TensorType, TupleType, Type, TypeA
 from relay.ir.walk import free_vars, pattern_vars, rename_pattern
 from relay.op import registry
 from relay.transform.ad.activity import Activity, Numbers
+from relay.transform.ad.asked import idle_calls
 from relay.transform.ad.conversions import Conversion, Functions
 from relay.transform.ad.duals import Lifting, differentiable
 from relay.transform.ad.entering import lifts
@@ -86,6 +87,8 @@ class Lifter(ABC):
     # What lifted code calls instead of the functions that make, read and write cells (`cells`).
     accesses: dict[str, GlobalVar] = field(default_factory=dict)
     entered: list[Var] = field(default_factory=list)
+    # The results of calls that nobody asks a derivative of.
+    idle: set[Var] = field(default_factory=set)
     sizes: DimUses = field(default_factory=DimUses)
     lift: Conversion = field(init=False)
     drop: Conversion = field(init=False)
@@ -205,7 +208,7 @@ class Lifter(ABC):
                 self.env[v] = self.listed(name, n, param, type_of(v), frame)
             else:
                 self.env[v] = self.received(frame, param, type_of(v))
-        result = yield self.block(as_block(fn.body), frame)
+        result = yield self.block(self.looked_through(as_block(fn.body)), frame)
         out = self.ends(frame, result.whole)
         body = frame.forward.block(out)
         return Function(tuple(params), body, ty.ret, ty.type_params, fn.attrs, fn.constraints, ty, fn.span)
@@ -295,6 +298,11 @@ class Lifter(ABC):
                 return self.drop.convert(frame.forward, value.whole, value.ty, span)
 
     # -- blocks
+
+    def looked_through(self, block: Block, *results: Expr) -> Block:
+        """The block, when the calls in it that nobody asks a derivative of are known; ``results``: more that it computes."""
+        self.idle |= idle_calls(block.bindings, (block.result, *results), self.lifting, self.activity.is_data)
+        return block
 
     def block(self, block: Block, frame: Frame) -> Step[Value]:
         """Write a block's lifted code into a frame; the value of its result."""
@@ -467,6 +475,10 @@ class Lifter(ABC):
                 return self.received(frame, code.bind(access, var.name), ty)
             case GlobalVar() if self.plain(type_of(e.fn)):
                 return Other(ty, code.bind(Call(e.fn, tuple(a.whole for a in args), e.attrs, e.type_args, ty, e.span)))
+            case GlobalVar() if var in self.idle:
+                dropped = tuple(self.dropped(a, frame, e.span) for a in args)
+                plain = code.bind(replace(e, args=dropped), var.name)
+                return self.argument(frame, plain, ty, e.span, active=False)
             case GlobalVar(name=name) if (value := self.loop(e, name, args, frame)) is not None:
                 return value
             case GlobalVar() if self.of_constants(ty, args):

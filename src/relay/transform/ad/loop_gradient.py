@@ -103,6 +103,8 @@ class Loops:
         params = tuple(Var(p.name, type_of(p), type_of(p), p.span) for p in loop.function.params)
         reverse = self.reverse
         self.fixed = frozenset(params[n] for n in loop.having(Role.FIXED))
+        whole = Block((*loop.before, *loop.again, *loop.leave.bindings), loop.cond, type_of(loop.cond))
+        reverse.looked_through(whole, *loop.call.args, *loop.rows.values(), loop.leave.result)
 
         def begun() -> tuple[Frame, list[Value], Value]:
             frame = Frame()

@@ -260,7 +260,7 @@ class Reverse(Lifter):
         for v, p in zip(fn.params, params, strict=True):
             self.env[v] = self.argument(frame, p, type_of(v), v.span or fn.span)
         given = [self.env[v] for v in fn.params]
-        result = yield self.block(as_block(fn.body), frame)
+        result = yield self.block(self.looked_through(as_block(fn.body)), frame)
         value = self.dropped(result, frame, fn.span)
         code.open = False
         if not self.start(result, frame, fn.span):
