@@ -9,7 +9,7 @@ import pytest
 
 import relay
 from relay.codegen.target import parse_target
-from relay.ir.dim import DimVar, as_dim
+from relay.ir.dim import Dim, DimVar, as_dim
 from relay.ir.expr import Expr
 from relay.loop.ir import Alloc
 from relay.loop.walk import statements
@@ -62,6 +62,34 @@ def test_blocks_of_a_depth_that_is_not_known(columns: int, epilogue: bool) -> No
     assert copies(plan) and any(
         isinstance(s, Alloc) and s.buffer.name.startswith("sums") for s in statements(plan.kernel.body)
     )
+
+
+W, U = DimVar("rows"), DimVar("columns")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "sizes"),
+    [
+        (((N, as_dim(W)), (N, as_dim(U))), [(2, 3, 5), (700, 47, 64), (300, 200, 70), (530, 61, 17), (1100, 49, 130)]),
+        (((N, as_dim(W)), (N, 40)), [(257, 90, 0), (900, 48, 0)]),
+        (((N, 130), (N, 64)), [(5, 0, 0), (256, 0, 0), (600, 0, 0)]),
+        (((700, as_dim(W)), (700, as_dim(U))), [(0, 100, 33), (0, 5, 4), (0, 60, 0)]),
+    ],
+)
+@pytest.mark.parametrize("epilogue", [False, True])
+def test_sizes_that_are_not_known(
+    shapes: tuple[tuple[Dim, Dim], tuple[Dim, Dim]], sizes: list[tuple[int, int, int]], epilogue: bool
+) -> None:
+    """Whether rows are copied is known when the kernel runs; then tiles are as high as they can be, filled up by zeros."""
+    left, right = shapes
+
+    def build(m: Maker, a: Expr, b: Expr, c: Expr) -> Expr:
+        return m("add", product(m, a, b), c) if epilogue else product(m, a, b)
+
+    fn = primitive([tensor(left), tensor(right), tensor((left[1], right[1]))], build)
+    free = {d for shape in shapes for d in shape}
+    given = [{v: s for v, s in zip((V, W, U), each, strict=True) if as_dim(v) in free} for each in sizes]
+    assert copies(check(fn, *given, target=SMALL, tolerance=1e-4))
 
 
 def test_a_right_operand_whose_rows_come_in_another_order() -> None:

@@ -16,10 +16,10 @@ from relay.ir.dim import Dim, ceil_div, dim_max, dim_mul
 from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import LINE_BYTES, Buffer, For, Stmt, Store
-from relay.plan.build import temporary
+from relay.plan.build import ceiling, seq, temporary
 from relay.plan.product import original, size_of
 from relay.plan.product_nest import LeftRows, ProductNest
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, cast, extent_of, minimum
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, cast, compare, conjunction, extent_of, minimum
 
 # Panels that repay the copy; fewer do where each task has all of them, and a block of k at a time.
 _FEWEST_PANELS, _FEWEST_OF_BLOCKS = 3, 2
@@ -28,22 +28,26 @@ _DEPTH = 512
 # A way of the first-level cache is a page.
 _PAGE_BYTES = 4096
 # Rows of a block: what takes a third of the second-level cache, within these limits; between them where the depth is not known.
-_FEWEST_ROWS, _MOST_ROWS, _ROWS = 48, 192, 96
+FEWEST_COPIED, _MOST_ROWS, _ROWS = 48, 192, 96
 # Tasks that a product is cut in at least, where it has so many rows and panels.
 _TASKS = 4
 # A block of k: a panel of it is read from the second-level cache or nearer, and a tile's sums are fetched for so many multiply-adds.
 _LENGTH = 256
+# A left operand of more than this part of the second-level cache does not stay there beside the panels, as far as sizes are not known.
+_PART_OF_CACHE = 3
 
 
 @record(frozen=True, slots=True)
 class Cut:
-    """A product in tasks: ``parts`` of ``block`` rows by ``groups`` of ``panels`` panels, by blocks of k of this ``length``."""
+    """A product in tasks: ``parts`` of ``block`` rows by ``groups`` of ``panels`` panels, by blocks of k of this ``length``. With a
+    ``height`` all tiles are of so many rows: zeros stand behind the rows of a part."""
 
     block: int
-    parts: int
+    parts: Dim
     panels: int
-    groups: int
+    groups: Dim
     length: int | None
+    height: int | None = None
 
 
 def cut(nest: ProductNest, panels: Dim, blocks: bool) -> Cut | None:
@@ -52,7 +56,7 @@ def cut(nest: ProductNest, panels: Dim, blocks: bool) -> Cut | None:
     rows, depth = size_of(p.rows), size_of(p.reduced)
     if p.form.turned or p.form.guard is not None or len(p.rows) != 1 or len(p.reduced) != 1:
         return None
-    if not isinstance(rows, int) or not isinstance(panels, int) or rows < _FEWEST_ROWS or panels < _FEWEST_OF_BLOCKS:
+    if not isinstance(rows, int) or not isinstance(panels, int) or rows < FEWEST_COPIED or panels < _FEWEST_OF_BLOCKS:
         return None
     if nest.right_strides()[0] != 1:  # every part packs its panels: what has to be turned for that would cost as much
         return None
@@ -62,7 +66,7 @@ def cut(nest: ProductNest, panels: Dim, blocks: bool) -> Cut | None:
     deep = blocks and not (isinstance(depth, int) and depth <= _LENGTH)
     length = _LENGTH if deep else depth
     if isinstance(length, int):
-        most = max(_FEWEST_ROWS, min(_MOST_ROWS, cache // (length * size)))
+        most = max(FEWEST_COPIED, min(_MOST_ROWS, cache // (length * size)))
     parts = -(-rows // most)
     parts += parts % 2 if parts > 1 else 0  # of nearly one size for two threads
     block = -(-rows // (parts * p.tile.rows)) * p.tile.rows
@@ -74,6 +78,43 @@ def cut(nest: ProductNest, panels: Dim, blocks: bool) -> Cut | None:
     elif deep:
         each = min(each, max(1, cache // (block * p.pitch * size)))
     return Cut(block, -(-rows // block), each, -(-panels // each), _LENGTH if deep else None)
+
+
+def cut_if_large(nest: ProductNest, panels: Dim, heights: set[int]) -> tuple[Scalar, Cut] | None:
+    """The tasks of a product of which not all sizes are known, by blocks of k, and what says when it runs that its left operand is worth
+    copying. Its tiles, of these ``heights``, are as high as they can be, which is little code beside that of any number of rows."""
+    p, target = nest.p, nest.builder.target
+    rows, depth = size_of(p.rows), size_of(p.reduced)
+    if p.form.turned or p.form.guard is not None or len(p.rows) != 1 or len(p.reduced) != 1 or len(heights) != 1:
+        return None
+    if all(isinstance(size, int) for size in (rows, panels, depth)) or nest.right_strides()[0] != 1:
+        return None
+    if (isinstance(rows, int) and rows < FEWEST_COPIED) or not runs_along_rows(nest):
+        return None
+    size, (height,) = dtype_bits(p.form.accumulate) // 8, heights
+    most = max(FEWEST_COPIED, min(_MOST_ROWS, target.l2_bytes // 3 // (_LENGTH * size)))
+    block = most // height * height
+    each = max(1, target.l2_bytes // 3 // (block * p.pitch * size))
+    large = conjunction(
+        [
+            compare("ge", extent_of(rows), FEWEST_COPIED),
+            compare("gt", extent_of(depth), _LENGTH),
+            compare("gt", extent_of(dim_mul(rows, depth)), target.l2_bytes // (_PART_OF_CACHE * size)),
+        ]
+    )
+    return large, Cut(block, ceil_div(rows, block), each, ceil_div(panels, each), _LENGTH, height)
+
+
+def runs_along_rows(nest: ProductNest) -> bool:
+    """Whether neighbouring rows are neighbours in memory, and neighbours along k are not, as far as is known."""
+    indices, (row,), (k,) = nest.builder.indices, nest.p.rows, nest.p.reduced
+    load = _element(nest, row)
+    if not isinstance(load, Load):
+        return False
+    at = indices.poly(load.indices[0])
+    stride = indices.coefficient(at, k)
+    near = stride is None or (isinstance(stride, int) and stride * dtype_bits(load.dtype) // 8 < LINE_BYTES)
+    return indices.coefficient(at, row) == 1 and not near
 
 
 def is_far_apart(nest: ProductNest, rows: int, depth: int) -> bool:
@@ -103,7 +144,7 @@ def _element(nest: ProductNest, row: Scalar) -> Scalar:
 @record(frozen=True, slots=True, eq=False)
 class LeftBlock:
     """``count`` rows (``most`` at most) from ``start`` on, in ``buffer``: those of one k behind each other. ``along``: the number of
-    a block of k, and its length, where these are all that it has."""
+    a block of k, and its length, where these are all that it has. Zeros fill up tiles of ``height`` rows."""
 
     nest: ProductNest
     buffer: Buffer
@@ -111,6 +152,7 @@ class LeftBlock:
     count: Scalar
     most: int
     along: tuple[Axis, int] | None = None
+    height: int = 1
 
     @staticmethod
     def of(
@@ -119,14 +161,15 @@ class LeftBlock:
         most: int,
         length: int | None = None,
         deepest: int | None = None,
+        height: int | None = None,
     ) -> LeftBlock:
         """A part of the rows (its first one and how many, ``most`` at most) in the thread's workspace; a block of k of some length at a
-        time. ``deepest``: k is no longer, where its length is not known."""
+        time. ``deepest``: k is no longer, where its length is not known. ``height``: of the tiles that zeros fill up."""
         depth = size_of(nest.p.reduced)
         deep = length or (depth if isinstance(depth, int) else deepest or depth)
         buffer = temporary(nest.builder.fresh("left"), dim_mul(deep, most), nest.p.form.accumulate)
         along = None if length is None else (Axis("kb", dim_max(1, ceil_div(depth, length))), length)
-        return LeftBlock(nest, buffer, *rows, most, along)
+        return LeftBlock(nest, buffer, *rows, most, along, height or 1)
 
     @property
     def begin(self) -> Scalar:
@@ -141,7 +184,18 @@ class LeftBlock:
         value = cast(_element(self.nest, binary("add", self.start, lane)), self.buffer.dtype)
         self.nest.env = before
         place = binary("add", binary("mul", line, self.most), lane)
-        return For(line, extent, For(lane, self.count, Store(self.buffer, (place,), value), "vectorized"))
+        body: Stmt = For(lane, self.count, Store(self.buffer, (place,), value), "vectorized")
+        if self.height > 1:
+            behind, zero = Axis("i", self.height - 1), Const(0.0, self.buffer.dtype)
+            spot = binary("add", binary("add", binary("mul", line, self.most), self.count), behind)
+            left = binary("sub", binary("mul", self.tiles, self.height), self.count)
+            body = seq([body, For(behind, left, Store(self.buffer, (spot,), zero), "vectorized")])
+        return For(line, extent, body)
+
+    @property
+    def tiles(self) -> Scalar:
+        """How many tiles of its height hold the rows."""
+        return ceiling(self.count, Const(self.height, "int64"))
 
     def _extent(self, k: Axis) -> Scalar:
         assert self.along is not None

@@ -24,7 +24,7 @@ from relay.loop.ir import Branch, Buffer, Stmt
 from relay.plan.build import Builder
 from relay.plan.depth_blocks import few_row_limits, outer_cut
 from relay.plan.few_rows import few_rows
-from relay.plan.left_block import cut
+from relay.plan.left_block import FEWEST_COPIED, cut, cut_if_large
 from relay.plan.nests import Member
 from relay.plan.panel_tasks import PanelTasks
 from relay.plan.panels import is_in_place
@@ -134,7 +134,14 @@ def _tasks(
             deeper = _tasks(nest, runs, packed, task_rows, fewest, most, shallow=False)
             return Branch(compare("le", extent_of(depth), DEEPEST), row_by_row(nest, runs, by_rows), deeper)
         whole = p.form.guard is None and all(is_direct(nest, run) for run in runs)
-        copied = cut(nest, panels, blocks=whole)
+        copied, heights = cut(nest, panels, blocks=whole), {run.tile.rows for run in runs}
+        if copied is None and whole and (found := cut_if_large(nest, panels, heights)) is not None:
+            large, by = found
+            small = PanelTasks(nest, runs, packed, fewest, most, None, None)
+            tasks = PanelTasks(nest, runs, packed, max(fewest, FEWEST_COPIED), most, by, None)
+            small.divide(task_rows)
+            tasks.divide(task_rows)
+            return Branch(large, tasks.loops(), small.loops())
     deep = None
     if (
         task_rows is None

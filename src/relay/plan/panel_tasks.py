@@ -60,7 +60,8 @@ class PanelTasks:
             self.block = task_block(nest, tile.rows, self.packed, self.deep[0] if self.deep else task_rows)
         parts = ceil_div(rows, self.block)
         if self.most is not None and self.most <= self.block:
-            self.block, parts = self.most, 1
+            height = 1 if self.copied is None or self.copied.height is None else self.copied.height
+            self.block, parts = -(-self.most // height) * height, 1
         if self.packed is not None:
             self.there_and_back = is_kept_in_part(nest, self.most, self.panels, self.runs, self.packed)
         if task_rows is None and p.form.guard is None and not p.form.turned and not self.gathers:
@@ -153,20 +154,19 @@ class PanelTasks:
     def _copied(self, cut: Cut) -> Stmt:
         """Tasks that copy their rows and go through a group of panels."""
         p, panels, shares, builder = self.nest.p, self.panels, self.shares, self.nest.builder
-        assert isinstance(panels, int)
         group, inner = Axis("group", cut.groups if shares is None else panels), Axis("inner", cut.panels)
         several: Scalar = Const(cut.panels, "int64")
         start, size, names = part_of(variable(self.part), self.rows, self.block, self.fewest, shares)
-        left = LeftBlock.of(self.nest, (start, size), self.block, cut.length)
+        left = LeftBlock.of(self.nest, (start, size), self.block, cut.length, height=cut.height)
         counts: list[tuple[Axis, Scalar]] = []
         if shares is not None:
             others = extent_of(dim_mul(self.outer, shares.parts))
             counts = [shares.wanted(), *shares.groups(panels, cut.panels, others)]
             (several, _), (groups, _) = counts[1:]
             counts.append(shares.counted(binary("mul", groups, extent_of(self.outer))))
-        first = Between("first", panels, low=0, high=(Const(panels, "int64"),))
+        first = Between("first", panels, low=0, high=(extent_of(panels),))
         names.append(between(first, binary("mul", variable(group), several)))
-        count = minimum(several, binary("sub", panels, first))
+        count = minimum(several, binary("sub", extent_of(panels), first))
         here = binary("add", first, variable(inner))
 
         def through(outer: OuterBlock | None) -> Stmt:

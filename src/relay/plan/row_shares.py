@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_mul
+from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_mul
 from relay.ir.record import record
 from relay.loop.ir import WORKERS, Between, Stmt, between
 from relay.plan.build import bound, ceiling
@@ -73,10 +73,13 @@ class RowShares:
         enough = compare("ge", binary("mul", parts, others), binary("mul", self.threads, _ENOUGH_TASKS))
         return self.number, select(enough, parts, maximum(parts, some))
 
-    def groups(self, panels: int, most: int, others: Scalar) -> list[tuple[Axis, Scalar]]:
+    def groups(self, panels: Dim, most: int, others: Scalar) -> list[tuple[Axis, Scalar]]:
         """How many of the panels, ``most`` of them, are one task, and how many such groups there are; of so many tasks for each."""
-        each, groups = Between("each", most + 1, low=1, high=(Const(most, "int64"),)), Axis("groups", panels + 1)
-        all_panels = Const(panels, "int64")
+        each, groups = (
+            Between("each", most + 1, low=1, high=(Const(most, "int64"),)),
+            Axis("groups", dim_add(panels, 1)),
+        )
+        all_panels = extent_of(panels)
         enough = minimum(maximum(binary("floordiv", self.tasks, maximum(others, 1)), 1), all_panels)
         return [between(each, ceiling(all_panels, enough)), (groups, ceiling(all_panels, each))]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from relay.ir.dim import Dim, dim_mul
 from relay.ir.record import record
-from relay.loop.ir import Branch, Buffer, For, Stmt, Store, Transpose
+from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.plan.block_rows import block_rows, held_size
 from relay.plan.build import allocate, bound, seq, temporary
 from relay.plan.depth_blocks import OuterBlock, depth_block
@@ -162,6 +162,8 @@ class TaskTiles(RegisterTiles):
     def _rows_of_block(self, task: Task, outer: OuterBlock) -> Stmt:
         """All rows of a task over a block of k: their sums wait in memory for the next block, and go through the epilogue after the
         last."""
+        if task.left is not None and task.left.height > 1:
+            return self._tiles_of_block(task, task.left, outer)
 
         def run(row: Scalar, n: int, offset: Scalar) -> Stmt:
             at = binary("add", outer.base, binary("mul", offset, self.shared.p.tile.columns))
@@ -173,6 +175,20 @@ class TaskTiles(RegisterTiles):
             return self.micro(task, row, n, offset, (*outer.along, at), finish)
 
         return seq([*task.panel.packed_first(outer.along), self._each(task, run)])
+
+    def _tiles_of_block(self, task: Task, left: LeftBlock, outer: OuterBlock) -> Stmt:
+        """The same by tiles of one height, rows of zeros included; those of a part go through the epilogue together."""
+        width, height = self.shared.p.tile.columns, left.height
+        step, offset = Axis("tile", -(-task.most // height)), Axis("first", task.most)
+        at = binary("add", outer.base, binary("mul", offset, width))
+        row = binary("add", task.start, offset)
+        tile = self.micro(
+            task, row, height, offset, (*outer.along, at), lambda tile: self.shared.hand_over(tile, task.held, at)
+        )
+        tiles = For(step, left.tiles, LetScalar(offset, binary("mul", step, height), tile))
+        return seq([
+            *task.panel.packed_first(outer.along), tiles, Branch(outer.is_last, self._finish_sums(task, outer.base))
+        ])  # fmt: skip
 
     def _turned_rows(self, task: Task) -> Stmt:
         """All rows of a task, and then all its columns."""
