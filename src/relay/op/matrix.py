@@ -41,7 +41,8 @@ def matmul(
 ) -> te.Tensor:
     """The product of (..., m, k) and (k, n), each given with its last two axes swapped where ``transpose_`` says so."""
     te.require(tensor_a.ndim >= (2 if transpose_a else 1), "the first operand of nn.matmul has too low a rank")
-    require_rank(tensor_b, 2, "the second operand of nn.matmul")
+    many = f"the second operand of nn.matmul must have rank 2, not {tensor_b.ndim}"
+    te.require(tensor_b.ndim == 2, f"{many}: nn.batch_matmul and einsum multiply batches of matrices")
     dtype = _result_dtype("nn.matmul", tensor_a, tensor_b, out_dtype)
     *lead, last = tensor_a.shape
     if transpose_a:
