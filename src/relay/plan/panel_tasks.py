@@ -161,7 +161,9 @@ class PanelTasks:
         counts: list[tuple[Axis, Scalar]] = []
         if shares is not None:
             others = extent_of(dim_mul(self.outer, shares.parts))
-            counts = [shares.wanted(), *shares.groups(panels, cut.panels, others)]
+            # Of long columns a task's copies take a good part of its time: each thread has one.
+            wanted = shares.wanted() if cut.height is None else shares.wanted(1)
+            counts = [wanted, *shares.groups(panels, cut.panels, others)]
             (several, _), (groups, _) = counts[1:]
             counts.append(shares.counted(binary("mul", groups, extent_of(self.outer))))
         first = Between("first", panels, low=0, high=(extent_of(panels),))

@@ -61,9 +61,9 @@ class RowShares:
         """How many rows a part has at least, where the product has ``fewest`` or more."""
         return self.fewest if isinstance(self.rows, int) else min(fewest, self.fewest)
 
-    def wanted(self) -> tuple[Axis, Scalar]:
-        """How many tasks there are to be; one thread needs no more than there are."""
-        several = binary("mul", self.threads, _TASKS_OF_THREAD)
+    def wanted(self, of_thread: int = _TASKS_OF_THREAD) -> tuple[Axis, Scalar]:
+        """How many tasks there are to be, for each thread so many; one thread needs no more than there are."""
+        several = binary("mul", self.threads, of_thread)
         return self.tasks, select(compare("eq", WORKERS, 1), Const(0, "int64"), several)
 
     def counted(self, others: Scalar) -> tuple[Axis, Scalar]:
