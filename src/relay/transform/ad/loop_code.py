@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from relay.ir.dim import ANY, Dim, DimVar, as_dim
-from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar, If, OpRef, Tuple, Var
+from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar, If, Var
 from relay.ir.record import record
 from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg, mentions_any
 from relay.transform.access import AccessTable
@@ -33,7 +33,15 @@ from relay.transform.ad.loop_parts import (
     tensor_part,
 )  # fmt: skip
 from relay.transform.ad.loop_tapes import Tapes
-from relay.transform.ad.loop_terms import Collected, Rows, at_once, collected, of_a_sum, reads, without_unread_rows
+from relay.transform.ad.loop_terms import (
+    Collected,
+    Rows,
+    at_once,
+    collected,
+    of_a_sum,
+    without_unread,
+    without_unread_rows,
+)  # fmt: skip
 from relay.transform.ad.loops import AT_THE_END, INSIDE, Loop, Role, Unsuited, keeps, tensors_of
 from relay.transform.ad.notes import AS_LOOP, NOTE
 from relay.transform.ad.terms import Code, add, project, tuple_of
@@ -229,7 +237,10 @@ class LoopWriter:
                     else:
                         self.columns[row] = None
                         roots.append(row)
-        self.live = self._without_unread(needed(self.lifted.again.back.bindings, roots))
+        cotangents = [ct for cts in self.after.values() for ct in cts]
+        self.live = without_unread(
+            needed(self.lifted.again.back.bindings, roots), cotangents, self.lifted.loop.fixed_dims
+        )
         bound = {b.var for b in self.live} | {self.index, *self.bases.values(), *self.grown.values()}
         bound.update(ct for cts in self.after.values() for ct in cts)
         reads = [a for b in self.live for a in inputs(b.value)] + roots
@@ -300,32 +311,6 @@ class LoopWriter:
                 self.needs[tells] = None
             elif calculates:
                 raise Unsuited(f"the way back reads the size {d.name}, which nothing that it is given has")
-
-    def _without_unread(self, bindings: Sequence[Binding]) -> list[Binding]:
-        """The bindings, where operands that tell only their type are values of the same type that are there anyway, or zeros."""
-        there: dict[Type, Expr] = {type_of(ct): ct for cts in self.after.values() for ct in cts}
-        code = Code()
-
-        def stands_in(ty: Type) -> Expr | None:
-            if ty not in there and isinstance(ty, TensorType) and keeps(ty, self.lifted.loop.fixed_dims):
-                there[ty] = code.bind(zeros_of(ty), "unread")
-            if ty not in there and isinstance(ty, TupleType):
-                fields = [stands_in(f) for f in ty.fields]
-                if None not in fields:
-                    there[ty] = code.bind(Tuple(tuple(cast("list[Expr]", fields)), ty), "unread")
-            return there.get(ty)
-
-        def typed(a: Expr) -> Expr:
-            return stands_in(type_of(a)) or a
-
-        for b in bindings:
-            if isinstance(b.value, Call) and isinstance(b.value.fn, OpRef):
-                read = reads(b.value)
-                new = [a if n in read or not isinstance(a, Var) else typed(a) for n, a in enumerate(b.value.args)]
-                b = Binding(b.var, with_operands(b.value, (b.value.fn, *new)))
-            code.bindings.append(b)
-            there.setdefault(type_of(b.var), b.var)
-        return code.bindings
 
     # -- the functions
 

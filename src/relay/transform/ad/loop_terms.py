@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import field, replace
 from itertools import islice
 from typing import cast
@@ -11,16 +11,17 @@ from typing import cast
 from relay import te
 from relay.ir.diagnostics import RelayError
 from relay.ir.dim import Dim, DimVar, as_dim, is_any
-from relay.ir.expr import Call, Constant, Expr, OpRef, Var
+from relay.ir.expr import Binding, Call, Constant, Expr, OpRef, Tuple, Var
 from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType, Type
 from relay.op import registry
 from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, Select, children, walk
 from relay.te.tensor import Compute, Placeholder, Tensor
 from relay.transform.ad.loop_tapes import Tapes
+from relay.transform.ad.loops import keeps
 from relay.transform.ad.terms import BEHIND_EACH_OTHER, Code
 from relay.transform.blocks import with_operands
-from relay.transform.build import op_call, type_of
+from relay.transform.build import op_call, type_of, zeros_of
 
 _Given = tuple[tuple[Dim, ...], str]
 
@@ -183,6 +184,32 @@ def without_unread_rows(term: Collected) -> Collected:
     call = with_operands(term.call, (term.call.fn, *args))
     assert isinstance(call, Call)
     return replace(term, call=call)
+
+
+def without_unread(bindings: Iterable[Binding], given: Iterable[Expr], fixed: frozenset[DimVar]) -> list[Binding]:
+    """The bindings, where operands that tell only their type are values of the same type that are there anyway (``given`` or made before),
+    or zeros of sizes that all iterations share."""
+    there = {type_of(e): e for e in given}
+    code = Code()
+
+    def stands_in(ty: Type) -> Expr | None:
+        if ty not in there and isinstance(ty, TensorType) and keeps(ty, fixed):
+            there[ty] = code.bind(zeros_of(ty), "unread")
+        if ty not in there and isinstance(ty, TupleType):
+            fields = [stands_in(f) for f in ty.fields]
+            if None not in fields:
+                there[ty] = code.bind(Tuple(tuple(cast("list[Expr]", fields)), ty), "unread")
+        return there.get(ty)
+
+    for b in bindings:
+        if isinstance(b.value, Call) and isinstance(b.value.fn, OpRef):
+            read = reads(b.value)
+            args = enumerate(b.value.args)
+            new = [a if n in read or not isinstance(a, Var) else stands_in(type_of(a)) or a for n, a in args]
+            b = Binding(b.var, with_operands(b.value, (b.value.fn, *new)))
+        code.bindings.append(b)
+        there.setdefault(type_of(b.var), b.var)
+    return code.bindings
 
 
 def reads_one_row(call: Call) -> bool:
