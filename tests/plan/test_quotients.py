@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from relay.op import registry
 from relay.plan.kernel_plan import KernelPlan, make_plan
 from relay.plan.quotients import dear_quotients, quotients, repeats
 from relay.te.scalar import Axis, Scalar, binary, extent_of
-from tests.plan.harness import check, primitive, tensor
+from tests.plan.harness import ZEN4, check, primitive, tensor
 
 VC, VH, VW = DimVar("c"), DimVar("h"), DimVar("w")
 C, H, W = as_dim(VC), as_dim(VH), as_dim(VW)
@@ -67,7 +69,7 @@ def test_one_axis_is_finished_before_what_gathers_along_it() -> None:
     ],
 )
 def test_which_quotients_are_looked_up(index: Callable[[Scalar], Any], is_one: bool) -> None:
-    assert bool(quotients(index(Axis("i", 100)), looks_up=True)) == is_one
+    assert bool(quotients(index(Axis("i", 100)), steep=0.0)) == is_one
 
 
 @pytest.fixture
@@ -88,7 +90,7 @@ def test_places_of_one_row_are_computed_where_they_are_read(declare: Callable[..
 
 def test_known_places_are_a_table_where_vectors_are_not_looked_up() -> None:
     index = binary("floordiv", Axis("i", 100) * 5 + 3, 7)
-    assert quotients(index, looks_up=False)
+    assert quotients(index, steep=inf) and quotients(index, steep=1.0) and not quotients(index, steep=0.5)
     fn = primitive([tensor((1, 3, 20, 41))], lambda m, x: m("image.resize2d", x, size=[19, 23], layout="NCHW"))
     avx2 = make_plan(fn, parse_target("x86-64-v3"))
     assert tables(avx2)
@@ -106,7 +108,18 @@ def test_images_made_larger_by_whole_numbers(size: list[int], places: bool) -> N
 
 def test_which_quotients_repeat() -> None:
     i = Axis("i", 100)
-    assert repeats((i + 1) // 2) and repeats((2 - i) // 3) and repeats((i * 2 + 1) // 4)
-    assert not repeats((i * 4 + 1) // 2) and not repeats(i // extent_of(H)) and not repeats((i * 5 + 3) // 7)
-    assert dear_quotients((i + 1) // 3, looks_up=False) and not dear_quotients((i + 1) // 3, looks_up=True)
-    assert not dear_quotients((i + 1) // 2, looks_up=False)
+    assert repeats((i + 1) // 2, inf) and repeats((2 - i) // 3, inf) and repeats((i * 2 + 1) // 4, inf)
+    assert not any(repeats(n, inf) for n in ((i * 4 + 1) // 2, i // extent_of(H), (i * 5 + 3) // 7))
+    assert repeats((i + 1) // 2, 1.0) and not repeats((i + 1) // 2, 0.0)
+    assert dear_quotients((i + 1) // 3, inf) and not dear_quotients((i + 1) // 3, 0.0)
+    assert not dear_quotients((i + 1) // 2, inf)
+
+
+def test_places_that_rise_fast_are_looked_up_where_gathers_are_fast() -> None:
+    """An image made larger goes by tables there, one made smaller by look-ups; where gathers are slow both go by look-ups."""
+    for size, tabled in ([33, 57], True), ([11, 23], False):
+        fn = primitive(
+            [tensor((1, 3, 20, 41))], lambda m, x, size=size: m("image.resize2d", x, size=size, layout="NCHW")
+        )
+        for cpu, table in ("sapphirerapids", tabled), ("znver4", False):
+            assert bool(tables(check(fn, {}, target=replace(ZEN4, cpu=cpu), tolerance=1e-5))) == table

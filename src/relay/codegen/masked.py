@@ -9,7 +9,6 @@ from __future__ import annotations
 from math import gcd
 
 from relay.codegen.builder import Builder, mangled, vec
-from relay.codegen.target import slow_gathers
 from relay.loop.target import Target
 
 
@@ -109,7 +108,7 @@ class Masked:
 
     def gather(self, pointer: str, offsets: str, mask: str, element: str, lanes: int, align: int, metadata: str) -> str:
         type_, masks, pointers = vec(element, lanes), vec("i1", lanes), vec("ptr", lanes)
-        if not mask and slow_gathers(self.target):
+        if not mask and self.target.gathers_slowly:
             return self._pick(pointer, offsets, element, lanes, align, metadata)
         where = self.b.emit(f"getelementptr {element}, ptr {pointer}, {vec('i64', lanes)} {offsets}")
         name = f"llvm.masked.gather.{mangled(element, lanes)}.{mangled('ptr', lanes)}"

@@ -71,11 +71,6 @@ def is_x86(target: Target) -> bool:
     return target.triple.startswith("x86_64")
 
 
-def slow_gathers(target: Target) -> bool:
-    """Whether lanes are read faster one by one than by a gather, which these processors break into more operations than that."""
-    return target.cpu.startswith("znver")
-
-
 def has(target: Target, feature: str) -> bool:
     """Whether code for the target may use the feature."""
     return feature in target.features

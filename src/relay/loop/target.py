@@ -4,6 +4,7 @@ machine")."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 # A larger last cache is that of many cores, and others, whom a virtual machine does not see, take their parts of it: where 480 MB were
 # reported, copying 12 MB took 1.6 ms through the caches and 2.1 past them, 25 MB 3.4 and 2.3, softmax of as much 4.7 and 1.9.
@@ -40,6 +41,20 @@ class Target:
         """Whether masks are bits in registers of their own, and an instruction spreads or gathers lanes as one says (AVX-512);
         otherwise they take a vector register each (AVX2)."""
         return self.masked and self.vector_bits >= 512
+
+    @property
+    def gathers_slowly(self) -> bool:
+        """Whether lanes are read faster one by one than by a gather, which these processors break into more operations than that."""
+        return self.cpu.startswith("znver")
+
+    @property
+    def looked_up_from(self) -> float:
+        """How much places have to rise from lane to lane, at the least, for vectors to be looked up in whole vectors, and not gathered at
+        places that a table has (infinity: none are). Where gathers are fast it takes longer than one to find out where lanes are that
+        several share."""
+        if not self.mask_registers:
+            return inf
+        return 0.0 if self.gathers_slowly else 1.0
 
     def masks(self, bits: int) -> bool:
         """Whether vectors of elements of this many bits in memory are loaded and stored under a mask: AVX2 has no masks for less than

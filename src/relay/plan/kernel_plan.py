@@ -217,15 +217,14 @@ def _planned(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer | None, ...]
     if not graph.seldom:
         graph = bordered(split_for_steps(term_by_term(graph, constants)), constants)
         graph = factored(separated(before_guards(graph)))
-        graph = lifted(
-            in_batches(split_for_rows(grouped(graph, constants)), constants), constants, target.mask_registers
-        )
+        graph = in_batches(split_for_rows(grouped(graph, constants)), constants)
+        graph = lifted(graph, constants, target.looked_up_from)
         graph = in_parts(graph, constants)
     indices = Indices()
     builder = Builder(target, indices, wanted.weights, dict(graph.fewest))
     ids = graph.stages_of(constants)
     sums = line_sums({id(stage): stage for stage in te.stages(graph.outputs)}, ids)
-    kept = keep(graph, constants, indices, sums, target.mask_registers)
+    kept = keep(graph, constants, indices, sums, target.looked_up_from)
     sums |= line_sums({id(k.origin): k.stage for k in kept}, ids)
     stages, attentions = find_attentions(kept, graph, indices)
     stages, gradients = find_attention_gradients(stages, graph, indices)

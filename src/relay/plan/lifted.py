@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from relay.ir.dim import Dim
 from relay.plan.expand import cost
 from relay.plan.graph import TeGraph
-from relay.plan.quotients import dear_quotients, divides_dearly
+from relay.plan.quotients import dear_quotients, divides_again, divides_dearly
 from relay.plan.stages import contraction
 from relay.te.index import Indices
 from relay.te.rewrite import rewritten
@@ -44,13 +45,13 @@ from relay.te.tensor import Compute, Stage, stage_over
 _AGAIN, _DEAR, _DEAR_ALONE = 4, 20, 10
 
 
-def lifted(graph: TeGraph, constants: frozenset[int], looks_up: bool) -> TeGraph:
+def lifted(graph: TeGraph, constants: frozenset[int], steep: float) -> TeGraph:
     """The graph with such parts as stages. ``constants``: numbers of constant inputs."""
     ids = graph.stages_of(constants)
-    return replace(graph, outputs=rewritten(graph.outputs, lambda stage: _lifted(stage, ids, looks_up)))
+    return replace(graph, outputs=rewritten(graph.outputs, lambda stage: _lifted(stage, ids, steep)))
 
 
-def _lifted(stage: Stage, constants: frozenset[int], looks_up: bool) -> Stage:
+def _lifted(stage: Stage, constants: frozenset[int], steep: float) -> Stage:
     if not isinstance(stage, Compute):
         return stage
     if contraction(stage, constants) is not None:
@@ -63,11 +64,13 @@ def _lifted(stage: Stage, constants: frozenset[int], looks_up: bool) -> Stage:
     moving = {*reduced, *wide[-1:]}
     spread = as_spread(stage, Indices())
     spans = {} if spread is None else spread.spans
+    if steep < inf and divides_again(stage.bodies):
+        steep = 0.0
     made: dict[int, Scalar] = {}
     alike: dict[Dim, Scalar] = {}
     indices = Indices()
     for body in stage.bodies:
-        for part, own in _parts(body.body if isinstance(body, Reduce) else body, axes, moving, places, spans, looks_up):
+        for part, own in _parts(body.body if isinstance(body, Reduce) else body, axes, moving, places, spans, steep):
             place = indices.poly(part) if part.dtype == "int64" else None
             if place not in alike:
                 (result,) = stage_over(f"{stage.name}_part", own, (part,))
@@ -88,7 +91,7 @@ def _parts(
     moving: set[Axis],
     places: frozenset[Axis],
     spans: Mapping[Axis, Span],
-    looks_up: bool,
+    steep: float,
 ) -> list[tuple[Scalar, list[Axis]]]:
     """The largest such parts of an expression, none of which mentions an axis of ``places``, and the axes of each."""
     mentions = mentioned_by_node(root)
@@ -101,7 +104,7 @@ def _parts(
             continue
         seen.add(id(node))
         if isinstance(node, Load):
-            todo += [n for i in reversed(node.indices) for n in dear_quotients(i, looks_up)]
+            todo += [n for i in reversed(node.indices) for n in dear_quotients(i, steep)]
             continue
         mine = mentions[id(node)]
         chosen = {a for axis in mine & choosing.keys() for a in choosing[axis]}
@@ -112,7 +115,7 @@ def _parts(
             and not mine.isdisjoint(moving)
             and mine.isdisjoint(places)
             and node.dtype != "bool"
-            and (cost(node) >= (_DEAR_ALONE if places else _DEAR) or divides_dearly(node, looks_up))
+            and (cost(node) >= (_DEAR_ALONE if places else _DEAR) or divides_dearly(node, steep))
             and Indices().reads_inside(node)
         ):
             found[id(node)] = node, [a for a in axes if a in mine]

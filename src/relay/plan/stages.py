@@ -300,14 +300,13 @@ def keep(
     constants: frozenset[int],
     indices: Indices,
     sums: frozenset[int] = frozenset(),
-    looks_up: bool = True,
+    steep: float = 0.0,
 ) -> list[Kept]:
     """The kept stages of a graph, producers first, with everything else inlined. ``constants``: numbers of constant
-    inputs. ``sums``: ids of stages that are no products though they look like it. ``looks_up``: whether vectors are looked up in
-    vectors."""
+    inputs. ``sums``: ids of stages that are no products though they look like it. ``steep``: see `quotients`."""
     order = [s for s in te.stages(graph.outputs) if not isinstance(s, Placeholder)]
     constant_ids = graph.stages_of(constants)
-    chosen = _choose(order, graph, constant_ids, sums, looks_up)
+    chosen = _choose(order, graph, constant_ids, sums, steep)
 
     def read(tensor: Tensor, index: tuple[Scalar, ...]) -> Scalar | Inline:
         stage = tensor.stage
@@ -346,7 +345,7 @@ def needed(stages: list[Kept], written: Collection[int]) -> list[Kept]:
 
 
 def _choose(
-    order: list[Compute | Scan], graph: TeGraph, constants: frozenset[int], sums: frozenset[int], looks_up: bool
+    order: list[Compute | Scan], graph: TeGraph, constants: frozenset[int], sums: frozenset[int], steep: float
 ) -> set[int]:
     """Ids of the stages to keep. Consumers are decided before producers."""
     outputs = {id(t.stage) for t in graph.outputs}
@@ -390,7 +389,7 @@ def _choose(
             or any(isinstance(b, Reduce) for b in stage.bodies)
             or (feeds and (not is_index_map(stage) or _goes_round(stage)))
         )
-        if not must and any(is_expensive(b) or divides_dearly(b, looks_up) for b in stage_bodies(stage)):
+        if not must and any(is_expensive(b) or divides_dearly(b, steep) for b in stage_bodies(stage)):
             must = len(mine) > 1 or any(_repeats(by_id[u], stage) for u in mine)
         if not must and is_index_map(stage) and _goes_round(stage):
             must = any(_repeats(by_id[u], stage) for u in mine)
@@ -401,7 +400,7 @@ def _choose(
             must = any(is_index_map(r) and _turns(r) for r in readers.get(key, ())) and _is_turned_whole(stage)
         if not must and not is_index_map(stage):
             again = sum(len(walk(b)) for b in stage_bodies(stage))
-            if any(_gathers(r, stage, looks_up) for r in readers.get(key, ())):
+            if any(_gathers(r, stage, steep) for r in readers.get(key, ())):
                 again += _GATHERED * sum(len(loads(b)) for b in stage_bodies(stage))
             must = (places[key] - 1) * again > _AGAIN
         if must:
@@ -424,7 +423,7 @@ def _reads(reader: Stage, producer: int) -> int:
     return len(found)
 
 
-def _gathers(reader: Compute | Scan, producer: Stage, looks_up: bool) -> bool:
+def _gathers(reader: Compute | Scan, producer: Stage, steep: float) -> bool:
     """Whether neighbours on the reader's last axis read another stage, most of which is read, at places that only a division finds, or a
     table of such places has."""
     if not reader.axes or dim_typical(shape_size(producer.shape)) > _MOST_LEFT * dim_typical(shape_size(reader.shape)):
@@ -434,7 +433,7 @@ def _gathers(reader: Compute | Scan, producer: Stage, looks_up: bool) -> bool:
         tables = [load.source.stage for load in loads(at) if isinstance(load.source, Tensor)]
         counted = all(isinstance(t, Compute) and not any(map(loads, t.bodies)) for t in tables)
         return reader.axes[-1] in mentioned(at) and (
-            bool(quotients(at, looks_up)) or (bool(tables) and counted) or (not looks_up and repeats(at))
+            bool(quotients(at, steep)) or (bool(tables) and counted) or repeats(at, steep)
         )
 
     read = [load for body in stage_bodies(reader) for load in loads(body)]
