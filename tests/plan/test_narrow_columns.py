@@ -12,7 +12,7 @@ from relay.codegen.target import parse_target
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
 from relay.loop.bounds import unproved
-from relay.loop.ir import Alloc
+from relay.loop.ir import For
 from relay.loop.walk import statements
 from relay.plan.kernel_plan import KernelPlan, make_plan
 from tests.plan.harness import ZEN4, Maker, check, primitive, tensor
@@ -27,6 +27,9 @@ BUILDS: dict[str, Callable[[Maker, Expr], Expr]] = {
     "sum of squares": lambda m, x: m("sum", m("multiply", x, x), axis=1),
     "variance": lambda m, x: m("variance", x, axis=1),
     "logsumexp": lambda m, x: m("logsumexp", x, axis=1),
+    "softmax": lambda m, x: m("nn.softmax", x, axis=1),
+    "log_softmax": lambda m, x: m("nn.log_softmax", x, axis=1),
+    "distance": lambda m, x: m("subtract", x, m("sum", m("exp", x), axis=1, keepdims=True)),
 }
 
 
@@ -36,7 +39,8 @@ def _around(least: int) -> tuple[int, ...]:
 
 
 def _beside(plan: KernelPlan) -> bool:
-    return any(isinstance(s, Alloc) and s.buffer.name.startswith("wide") for s in statements(plan.kernel.body))
+    """Whether sums of several steps beside each other are added up."""
+    return any(isinstance(s, For) and s.var.name == "again" for s in statements(plan.kernel.body))
 
 
 @pytest.mark.parametrize("target", ["cpu", "x86-64-v4", "x86-64-v3", "x86-64"])
@@ -106,7 +110,21 @@ def test_any_number_of_threads_gives_the_same_bits(shape: tuple[int, int, int]) 
         "[a: Dim, k: Dim, d: Dim](%x: Tensor[(a, k, d), float32])",
         f"[k: Dim, d: Dim](%x: Tensor[({shape[0]}, k, d), float32])",
     ):
-        for body in ("sum(%x, axis=[1])", "logsumexp(%x, axis=[1])", "sum(%x, axis=[0, 1])"):
+        for body in ("sum(%x, axis=[1])", "logsumexp(%x, axis=[1])", "sum(%x, axis=[0, 1])", "nn.softmax(%x, axis=1)"):
             program = f'#[version = "0.0.5"]\ndef @main{text} {{ {body} }}'
             one, two = (np.asarray(relay.compile(program, threads=n)(x)) for n in (1, 2))
             np.testing.assert_array_equal(one, two)
+
+
+def test_numbers_of_columns_are_those_of_their_block() -> None:
+    """Columns that are more than a block, and blocks that threads share: what another kernel made of a column is read there."""
+    body = "nn.log_softmax(%x * 2f - logsumexp(%x, axis=[0], keepdims=True), axis=0)"
+    program = f"""#[version = "0.0.5"]
+    def @main[k: Dim, d: Dim](%x: Tensor[(k, d), float32]) {{ {body} }}"""
+    runs = [relay.compile(program, threads=n) for n in (1, 2)]
+    rng = np.random.default_rng(0)
+    for shape in ((300, 3), (65, 257), (40, 2100), (400, 33)):
+        x = rng.standard_normal(shape).astype("float32")
+        one, two = (np.asarray(run(x)) for run in runs)
+        np.testing.assert_allclose(one, np.asarray(relay.evaluate(relay.parse(program), x)), rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(one, two)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from relay.ir.dim import Dim, known_equal
@@ -12,7 +13,7 @@ from relay.loop.workspace import buffer_bytes
 from relay.plan.build import allocate, seq, serial
 from relay.plan.expand import is_dear
 from relay.plan.graph import loads
-from relay.plan.narrow_columns import Columns, Sums, abreast, may_be_few
+from relay.plan.narrow_columns import Columns, Element, Steps, abreast, may_be_few
 from relay.plan.reduction import accumulator, combine, initial, position_update
 from relay.plan.row_parts import Lanes, MemberPlan, Reductions, counted, finds_position, position_dtype, targets
 from relay.te.scalar import (
@@ -56,7 +57,16 @@ def members_across(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) 
             parts.append([plan])
         else:
             sibling.append(plan)
-    return [emitter.member(p[0], lanes) if len(p) == 1 else reduce_lanes(emitter, p, lanes) for p in parts]
+    return [_part(emitter, p, lanes) for p in parts]
+
+
+def _part(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) -> Stmt:
+    """The loops of members that share them, or of one."""
+    if len(plans) > 1:
+        return reduce_lanes(emitter, plans, lanes)
+    (plan,) = plans
+    few = _few_columns(emitter, plans, [], lanes, _is_dear(emitter, plan)) if _is_elements(plan) else None
+    return few[1] if few is not None else emitter.member(plan, lanes)
 
 
 def _is_alone(plan: MemberPlan) -> bool:
@@ -206,8 +216,8 @@ def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) ->
         ]
         steps = serial(reduced[:-1], seq(loops))
     emitter.env = before
-    if last is not None and not elements:
-        few = _few_columns(emitter, plans, each, lanes, dear)
+    if last is not None:
+        few = _few_columns(emitter, plans, each, lanes, dear or one_by_one) if one_by_one or not elements else None
         if few is not None:
             cond, beside = few
             steps = beside if cond is None else Branch(cond, beside, steps)
@@ -217,22 +227,42 @@ def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) ->
 def _few_columns(
     emitter: Emitter, plans: Sequence[MemberPlan], parts: Sequence[Reductions], lanes: Lanes, dear: bool
 ) -> tuple[Scalar | None, Stmt] | None:
-    """The sums of few columns, several steps beside each other, and on what condition; None: they are no such sums."""
-    *outer, step = plans[0].reduced
-    if lanes.row is None or not may_be_few(lanes.row[0].extent, step.extent, dear):
+    """The loops of few columns, several steps beside each other, and on what condition; None: they lie otherwise. ``parts``: of those of
+    the members that are reductions, the others before them are what is computed of each element by itself."""
+    steps = _steps(plans[0])
+    if lanes.row is None or not steps or not may_be_few(lanes.row[0].extent, steps[-1].extent, dear):
         return None
-    before = emitter.env
+    if any(finds_position(plan) or (lanes.held and _is_elements(plan)) for plan in plans):
+        return None
+    before, builder = emitter.env, emitter.builder
+    (start,) = builder.evaluate([before[lanes.row[0]]], {lanes.variable: Const(0, "int64")})
     emitter.env = dict(lanes.row[1])
     for plan in plans[1:]:
-        for own, axis in zip(plan.reduced, plans[0].reduced, strict=True):
+        for own, axis in zip(_steps(plan), steps, strict=True):
             emitter.bind(own, axis)
-    values = tuple(v for plan in plans for v in emitter.values(plan) if isinstance(v, Reduce))
+    elements: list[Element] = []
+    names: dict[int, Named] = {}
+    values: list[Reduce] = []
+    for plan in plans:
+        if _is_elements(plan):
+            made = zip(emitter.values(plan), emitter.places(plan), strict=True)
+            for value, (where, index) in made:
+                name = Named(builder.fresh("e"), value.dtype)
+                elements.append(Element(name, value, where.buffer, builder.flat(where, index)))
+                names[id(where.buffer)] = name
+            continue
+        found = (v for v in emitter.values(plan) if isinstance(v, Reduce))
+        values += [replace(v, body=_at_names(v.body, names)) for v in found]
     emitter.env = before
-    if any(finds_position(plan) for plan in plans):
-        return None
-    columns = Columns(lanes.row[0], lanes.size, lanes.variable, lanes.loop)
-    sums = Sums(step, values, tuple(b for p in parts for b in p.buffers))
-    return abreast(emitter.builder, columns, sums, outer)
+    *outer, step = steps
+    columns = Columns(lanes.row[0], lanes.size, lanes.variable, lanes.count, lanes.loop, start)
+    made_so = Steps(step, tuple(values), tuple(b for p in parts for b in p.buffers), tuple(elements))
+    return abreast(builder, columns, made_so, outer)
+
+
+def _at_names(value: Scalar, names: Mapping[int, Named]) -> Scalar:
+    """What reads elements at hand, by the ids of the buffers that these are put into."""
+    return transform(value, lambda n: names.get(id(n.source), n) if isinstance(n, Load) else n)
 
 
 def _is_far(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) -> bool:
@@ -256,7 +286,7 @@ def _updates(
     left, axis = iter(buffers), counted(plan)
     updates: list[Stmt] = []
     for value in emitter.values(plan):
-        value = transform(value, lambda n: names.get(id(n.source), n) if isinstance(n, Load) else n)
+        value = _at_names(value, names)
         if not isinstance(value, Reduce):
             continue
         acc = next(left)
@@ -285,7 +315,7 @@ def _reductions(emitter: Emitter, plan: MemberPlan, lanes: Lanes) -> Reductions:
             out.ends.append(emitter.store(plan, n, value))
             continue
         scope: Scope = "register" if lanes.held else "stack"
-        acc = Buffer(emitter.builder.fresh("acc"), (lanes.size,), accumulator(value), scope)
+        acc = Buffer(emitter.builder.fresh("acc"), (lanes.room,), accumulator(value), scope)
         out.buffers.append(acc)
         now = Load(acc, at, acc.dtype)
         if value.kind in ("argmax", "argmin"):

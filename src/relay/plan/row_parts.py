@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from math import gcd
 
-from relay.ir.dim import ceil_div
+from relay.ir.dim import Dim, ceil_div
 from relay.ir.record import record
 from relay.loop.ir import Between, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, between
 from relay.loop.walk import buffers_used
@@ -29,6 +29,8 @@ from relay.te.scalar import (
 )
 from relay.te.tensor import stage_bodies
 
+# Steps down columns that are taken beside each other where columns are few (`plan/narrow_columns.py`).
+ABREAST, FEW_COLUMNS = 64, 32
 # Rows of a block whose lanes run across the rows.
 LANE_BLOCK = 256
 
@@ -95,6 +97,11 @@ class Lanes:
         return vectorized(self.variable, binary("mul", vectors, self.vector), body)
 
     @property
+    def room(self) -> int:
+        """How many elements has what is kept of every lane: more than lanes where several steps may be taken beside each other."""
+        return self.size if self.row is None or self.held else max(self.size, several_steps(self.row[0].extent))
+
+    @property
     def inside(self) -> Scalar:
         """Whether a lane is one of those that there are."""
         return compare("lt", self.variable, self.count)
@@ -142,6 +149,12 @@ def _loop_where(inside: Scalar, loop: Stmt) -> Stmt:
 
 def _touches_others(stmt: Stmt) -> bool:
     return any(b.scope in ("operand", "workspace") for b in buffers_used(stmt))
+
+
+def several_steps(columns: Dim) -> int:
+    """How many elements as many steps have as are taken beside each other; 0 where columns are not few."""
+    few = FEW_COLUMNS if not isinstance(columns, int) else columns
+    return ABREAST * few if few <= FEW_COLUMNS else 0
 
 
 def lane_blocks(axis: Axis, most: int = LANE_BLOCK) -> tuple[Lanes, list[Axis], Scalar]:

@@ -125,16 +125,19 @@ def widened(
     size: int,
     held: bool = False,
     most: int | None = None,
+    room: int = 0,
 ) -> list[Buffer]:
     """Temporaries with an element per lane; ``held``: those with nothing else are registers. ``most``: so many elements are those of
-    unknown size at most."""
+    unknown size at most; ``room``: so many elements have those with nothing else at least."""
     offset = builder.indices.poly(lane)
     wide: list[Buffer] = []
     for key, where in _stored(builder, plans, temps):
         (own,) = where.buffer.shape
         count = dim_mul(own if most is None or isinstance(own, int) else most, size)
         buffer = temporary(where.buffer.name, count, where.buffer.dtype)
-        if held and count == size:
+        if count == size and room > size:
+            buffer = temporary(where.buffer.name, room, where.buffer.dtype)
+        elif held and count == size:
             buffer = replace(buffer, scope="register")
         elif buffer.scope == "register":
             buffer = replace(buffer, scope="stack")

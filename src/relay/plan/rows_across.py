@@ -65,7 +65,7 @@ def _in_blocks(
     builder, last = emitter.builder, rows[-1]
     shared = SharedLanes.of(rows, most, emitter.lanes(plans), work)
     lanes = replace(shared.lanes, row=(last, dict(emitter.env)) if few else None)
-    wide = widened(builder, plans, temps, lanes.variable, lanes.size)
+    wide = widened(builder, plans, temps, lanes.variable, lanes.size, room=lanes.room)
     emitter.bind(last, binary("add", shared.start, lanes.variable))
     return shared.loop(builder, allocate(wide, seq(members_across(emitter, plans, lanes))))
 
@@ -154,7 +154,7 @@ def _columns(
     vectors = ceiling(ceiling(extent, tasks), Const(_SHARED_VECTORS, "int64"))
     lane, first = Axis("lane", size), binary("mul", block, size)
     lanes = Lanes(lane, minimum(size, binary("sub", own, first)), size, row=(last, dict(emitter.env)))
-    wide = widened(builder, plans, temps, lane, size)
+    wide = widened(builder, plans, temps, lane, size, room=lanes.room)
     emitter.bind(last, binary("add", binary("add", binary("mul", task, share), first), lane))
     body = allocate(wide, seq(members_across(emitter, plans, lanes)))
     blocks = For(block, ceiling(own, Const(size, "int64")), body)
