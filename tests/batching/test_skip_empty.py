@@ -99,3 +99,56 @@ def test_each_constructor_has_a_branch() -> None:
     passes = lowered(module(EXPRESSIONS), "skip_empty")
     levels = next(f for n, f in passes.functions.items() if n == "value.levels")
     assert sum(isinstance(b.value, If) for b in all_bindings(body_of(levels))) == 5
+
+
+LEAVES = """import prelude
+type Twig { Green(Tensor[(1, 4), float32]), Dry(Tensor[(1, 4), float32]), Bare, Fork(Twig, Twig), }
+def @value(%t: Twig, %w: Tensor[(4, 4), float32], %u: Tensor[(4, 8), float32])
+    -> (Tensor[(1, 4), float32], Tensor[(1, 4), float32]) {
+  match (%t) {
+    Green(%x) => { let %y = tanh(nn.dense(%x, %w)); (%y, sigmoid(%y)) },
+    Dry(%x) => { let %y = sigmoid(nn.dense(%x, %w)); (%y * %x, %y) },
+    Bare => (zeros(shape=[1, 4], dtype="float32"), ones(shape=[1, 4], dtype="float32")),
+    Fork(%a, %b) => {
+      let %l = @value(%a, %w, %u); let %r = @value(%b, %w, %u);
+      (tanh(nn.dense(concatenate((%l.0, %r.1), axis=1), %u)), %l.1 + %r.0)
+    },
+  }
+}
+def @main(%t: Twig, %w: Tensor[(4, 4), float32], %u: Tensor[(4, 8), float32]) -> Tensor[(1, 4), float32] {
+  let %v = @value(%t, %w, %u);
+  %v.0 * %v.1
+}
+"""
+
+
+def test_states_are_there_where_nothing_is_put_into_them() -> None:
+    """Of several kinds of leaves a structure may have one."""
+    mod = module(LEAVES)
+    twig = mod.adt("Twig")
+    rng = np.random.default_rng(3)
+
+    def leaf(kind: int) -> Any:
+        if kind == 2:
+            return twig.Bare()
+        return (twig.Green, twig.Dry)[kind](rng.standard_normal((1, 4), dtype=np.float32))
+
+    requests = [[leaf(n)] for n in range(3)]
+    for kinds in ((0, 0, 0), (1, 1), (2, 2, 2), (0, 2), (2, 1, 1), (0, 1, 2, 1, 0)):
+        x = leaf(kinds[0])
+        for k in kinds[1:]:
+            x = twig.Fork(x, leaf(k))
+        requests.append([x])
+    bound = dict(zip("wu", weights(rng, (4, 4), (4, 8)), strict=True))
+    agree(mod, requests, bound)
+    exe = relay.compile(mod.bind(bound), threads=1)
+    for some in (requests, requests[:2], requests[3:5], requests[5:6] * 2):
+        for (x,), found in zip(some, exe.run_batch("main", some), strict=True):
+            same(found, relay.evaluate(mod.bind(bound), x))
+
+
+def test_what_stands_in_branches_is_bound_once() -> None:
+    """The text parses back, and no branch reads what another one binds."""
+    for text in (EXPRESSIONS, LEAVES):
+        made = lowered(module(text), "skip_empty")
+        assert relay.parse(made.text()).text() == made.text()

@@ -30,7 +30,7 @@ from relay.ir.trampoline import Step
 from relay.ir.types import TensorType, TupleType
 from relay.ir.walk import free_vars
 from relay.transform.base import Pass
-from relay.transform.blocks import is_primitive, map_functions, with_body, with_each_nested
+from relay.transform.blocks import is_primitive, map_functions, operands, with_body, with_each_nested, with_operands
 from relay.transform.build import constant, op_call, type_of, zeros_of
 from relay.transform.dims import DimUses, told
 
@@ -99,6 +99,7 @@ class _Finder:
     known: frozenset[DimVar]
     last: dict[Var | DimVar, int] = field(default_factory=dict)
     told: dict[DimVar, int] = field(default_factory=dict)
+    states: set[Expr] = field(default_factory=set)  # what is updated: it is there where nothing is updated, too
 
     def parts(self, result: Expr) -> list[_Part]:
         """The parts, in order."""
@@ -109,7 +110,11 @@ class _Finder:
             for v in told(b.var.ty):
                 if v not in self.known:
                     self.told.setdefault(v, n)
-            rows = as_var(_rows(_updates(b.value)) or 0)
+            updated = _updates(b.value)
+            if updated is not None:
+                assert isinstance(b.value, Call)
+                self.states.add(b.value.args[0])
+            rows = as_var(_rows(updated) or 0)
             if rows in self.told:
                 updates[rows] = n
         self.last.update(dict.fromkeys(free_vars(result), len(self.bindings)))
@@ -145,6 +150,8 @@ class _Finder:
         updated = _updates(value)
         if updated is not None:
             return as_var(_rows(updated) or 0) is rows
+        if var in self.states:
+            return False
         if self.last.get(var, 0) <= end:
             return True
         known = all(self.told.get(v, -1) < first for v in DimUses().of_type(var.ty))
@@ -158,6 +165,12 @@ def _branch(part: _Part, code: Sequence[Binding]) -> list[Binding]:
     more = op_call("greater", (count, constant(np.zeros((), np.int64), "int64")))
     some = Var("some", None, more.ty)
     out = [Binding(count, size), Binding(some, more)]
+    # What is read later is bound there: inside of the branch it has another name.
+    inside: dict[Expr, Var] = {v: Var(v.name, None, v.ty, v.span) for v in part.left}
+    code = [
+        Binding(inside.get(b.var, b.var), with_operands(b.value, [inside.get(a, a) for a in operands(b.value)]))
+        for b in code
+    ]
     nothing: list[Binding] = []
     kept: list[Expr] = []
     for v, before in part.left.items():
@@ -167,12 +180,12 @@ def _branch(part: _Part, code: Sequence[Binding]) -> list[Binding]:
         kept.append(before)
     if len(kept) == 1:
         ((left, ty),) = [(v, type_of(v)) for v in part.left]
-        branches = Block(tuple(code), left, ty), Block(tuple(nothing), kept[0], ty)
+        branches = Block(tuple(code), inside[left], ty), Block(tuple(nothing), kept[0], ty)
         return [*out, Binding(left, If(some, *branches, ty=ty))]
     whole = TupleType(tuple(type_of(v) for v in part.left))
     then, otherwise, both = (Var(name, None, whole) for name in ("made", "kept", "both"))
     branches = (
-        Block((*code, Binding(then, Tuple(tuple(part.left), whole))), then, whole),
+        Block((*code, Binding(then, Tuple(tuple(inside.values()), whole))), then, whole),
         Block((*nothing, Binding(otherwise, Tuple(tuple(kept), whole))), otherwise, whole),
     )
     out.append(Binding(both, If(some, *branches, ty=whole)))
