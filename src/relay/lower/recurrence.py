@@ -459,12 +459,11 @@ class _Reader:
             scans = TeGraph((), outputs)
             if _operations(scans) <= _MOST_OPERATIONS:
                 return self._checked(scans, None, trips, count, fixed, tuple(rows), wanted, on)
-        if rows and self.grid:
-            made = StepNumbers(count, self.shared, given, dict(states), dict(pushed), shapes)
-            each = made.by_themselves(unchanged, counters, ends, self.grid)
-            if each is not None:
-                return self._checked(TeGraph((), tuple(each)), None, trips, count, fixed, tuple(rows), wanted, on)
-        handed = StepNumbers(count, self.shared, given, states, pushed, shapes).handed_on(unchanged, counters, ends)
+        numbers = StepNumbers(count, self.shared, given, states, pushed, shapes)
+        handed = numbers.handed_on(unchanged, counters, ends)
+        if handed is None and rows and self.grid:
+            each = TeGraph((), tuple(numbers.by_themselves(ends, self.grid)))
+            return self._checked(each, None, trips, count, fixed, tuple(rows), wanted, on)
         if handed is None or any(
             n in handed.states and not self._places(p) for p, n in self.numbers.items() if self.grid
         ):

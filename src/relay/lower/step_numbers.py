@@ -77,19 +77,9 @@ class StepNumbers:
         following, shapes = tuple(self.updates.values()), tuple(self.shapes[p] for p in self.pushed)
         return Steps((), self.time, tuple(self.updates), first, following, tuple(self.pushed.values()), shapes, last)
 
-    def by_themselves(
-        self,
-        unchanged: Mapping[Axis, Scalar],
-        counters: Mapping[Axis, int],
-        wanted: Sequence[Axis],
-        grid: Sequence[Axis],
-    ) -> list[Tensor] | None:
-        """The results of a loop of which each step is known by itself: what is put behind tensors, numbers or lines of these axes, and then
-        ``wanted``. None for other loops."""
-        self._know(unchanged, counters)
-        self._drop(set(wanted))
-        if self.updates:
-            return None
+    def by_themselves(self, wanted: Sequence[Axis], grid: Sequence[Axis]) -> list[Tensor]:
+        """The results where `handed_on` has found nothing to hand on: what is put behind tensors, numbers or lines of these axes, and then
+        ``wanted``."""
         made: list[Tensor] = []
         for vector, (element,) in self.pushed.items():
             assert isinstance(vector.ty, TensorType) and isinstance(vector.ty.shape, tuple)

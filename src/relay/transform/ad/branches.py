@@ -3,7 +3,8 @@
 In the general scheme a branch returns its backpropagator, a closure, which no tape can hold. Here the branch itself stays as it is, and on
 the way back the same condition chooses between the ways back through either side, each of which computes first what it needs of its
 side: some arithmetic twice, nothing kept but what the branch reads, and no closure. Terms of a weight's cotangent leave the branch as the
-rows that they are products of, zeros on the side that has none, so that one product of the rows of all iterations makes them.
+rows that they are made of, zeros on the side that has none, so that one product, or one look-up's cotangent, of the rows of all iterations
+makes them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from relay.ir.walk import free_vars
 from relay.op import registry
 from relay.transform.ad.conversions import zeros_like
 from relay.transform.ad.duals import Lifting
-from relay.transform.ad.loop_terms import Collected, summed_products
+from relay.transform.ad.loop_terms import Collected, nothing_of_zeros
 from relay.transform.ad.loops import made_of_tensors
 from relay.transform.ad.terms import Code, project, tuple_of
 from relay.transform.ad.values import Fields, Frame, Other, Tensor, Value
@@ -124,7 +125,7 @@ def _taken_out(frame: Frame, t: Tensor, fixed: Set[Var], sizes: frozenset[DimVar
     left: list[Expr] = []
     terms: list[Collected] = []
     for part in frame.parts.pop(t):
-        term = summed_products(made.get(part), fixed) if isinstance(part, Var) else None
+        term = nothing_of_zeros(made.get(part), fixed) if isinstance(part, Var) else None
         types = () if term is None else tuple(type_of(term.call.args[n]) for n in term.rows)
         if term is None or any(mentions_any(ty) or not sizes.issuperset(uses.of_type(ty)) for ty in types):
             left.append(part)

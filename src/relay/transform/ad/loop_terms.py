@@ -135,7 +135,7 @@ def _is_linear(body: Scalar, source: object) -> bool:
             return False
 
 
-def summed_products(part: Expr | None, fixed: Set[Var]) -> Collected | None:
+def nothing_of_zeros(part: Expr | None, fixed: Set[Var]) -> Collected | None:
     """A term as `collected`, where it is nothing but products of elements of rows, added up to a tensor that has more of them than the
     rows, or a row at an index, or as `of_a_sum`: then rows of zeros add nothing, whatever the other rows are (and to a tensor without
     rows there is nothing to add). None for other terms."""
