@@ -28,6 +28,7 @@ CASES = {
     "retention": Case(lambda n, f: [f(n, 64), f(n, 64), f(n, 64)]),
     "all_paths": Case(lambda n, f: [f(n, 24), f(24, 24)]),
     "memory": Case(lambda n, f: [f(n, 32), f(20, 32) * 0.3, f(20, 32) * 0.3, f(64, 20)]),
+    "known_words": Case(lambda n, f: [letters(n), f(1, 64), f(1000, 64) * 0.3, f(64, 64) * 0.1]),
     "centres": Case(lambda n, f: [f(16 * n, 16), f(10, 16)]),
     "transport": Case(lambda n, f: [abs(f(n, n + 3)), number(1e-3)], by_jax=False),
     "flow": Case(lambda n, f: [f(1, 64), f(128, 64) * 0.2, f(64, 128) * 0.2, number(1e-3)], by_jax=False),
@@ -72,6 +73,12 @@ def in_jax() -> dict[str, Callable[..., Any]]:
             return m * (1 - w * e) + w * jnp.tanh(k), (w * m).sum(0)
 
         return scan(one, first, xs)[1]
+
+    def known_words(words: Any, start: Any, table: Any, w: Any) -> Any:
+        def one(h: Any, word: Any) -> Any:
+            return jax.lax.cond(word > 0, lambda h: jnp.tanh(h @ w.T + table[word]), lambda h: h, h), None
+
+        return scan(one, start, words)[0]
 
     def centres(x: Any, first: Any) -> Any:
         def one(c: Any, _: Any) -> Any:
@@ -122,7 +129,7 @@ def in_jax() -> dict[str, Callable[..., Any]]:
         done = loop(lambda s: (s[3] > 1e-8) & (s[4] < 100), one, (jnp.zeros_like(b), b, b, b @ b, 0))
         return done[0], done[4]
 
-    found = (selective_scan, retention, all_paths, memory, centres, transport, flow, solve)
+    found = (selective_scan, retention, all_paths, memory, known_words, centres, transport, flow, solve)
     return {f.__name__: f for f in found}
 
 
