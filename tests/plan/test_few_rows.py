@@ -14,7 +14,7 @@ from relay.codegen.target import parse_target
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr, Function
 from relay.loop.evaluate import evaluate
-from relay.loop.ir import Alloc, Behind, For, Store
+from relay.loop.ir import Alloc, Behind, For, Prefetch, Store
 from relay.loop.printer import kernel_text
 from relay.loop.target import Target
 from relay.loop.walk import nodes, statements
@@ -171,6 +171,20 @@ def test_where_multiply_adds_wait_for_caches_more_is_streamed_and_packed() -> No
     blocks = ["Prefetch(" in str(check(streamed(rows, 130, 75), target=SMALL).kernel.body) for rows in (1, 4, 5, 9)]
     assert blocks == [False, False, True, True]
     check(dotted(N, 400, 70), *ROWS, target=WAITING)
+
+
+@pytest.mark.skipif(HOST.vector_bits < 512, reason="where vectors are long")
+@pytest.mark.parametrize(("size", "asks"), [(0.7, (True, True)), (1.5, (True, False)), (3, (False, False))])
+def test_nothing_is_asked_for_of_an_operand_at_hand(size: float, asks: tuple[bool, ...]) -> None:
+    """Where multiply-adds wait for caches: a tile of all rows asks for none of half of the second-level cache, the first of several for
+    none of all of it."""
+    target = replace(WAITING, l2_bytes=int(size * 60 * 128 * 4))
+
+    def is_asked_for(rows: int, target: Target) -> bool:
+        body = check(streamed(rows, 60, 128), target=target).kernel.body
+        return any(isinstance(s, Prefetch) and not s.write for s in statements(body))
+
+    assert tuple(is_asked_for(rows, target) for rows in (12, 24)) == asks
 
 
 @pytest.mark.skipif(HOST.vector_bits < 512, reason="where vectors are long")

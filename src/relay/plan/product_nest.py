@@ -325,6 +325,18 @@ class ProductNest:
         return asked
 
     @property
+    def right_bytes(self) -> int | None:
+        """How many bytes the right operand has (of one product of a batch), where that is known."""
+        elements = size_of([*self.p.columns, *self.p.reduced])
+        return elements * dtype_bits(narrow(self.p.form.right).dtype) // 8 if isinstance(elements, int) else None
+
+    def is_at_hand(self, part: float) -> bool:
+        """Whether the right operand takes at most a part of the second-level cache, where it stays then, and multiply-adds wait for caches:
+        asking for what is read would take the place of loads."""
+        target, size = self.builder.target, self.right_bytes
+        return target.outruns_caches and size is not None and size <= part * target.l2_bytes
+
+    @property
     def right_is_read(self) -> bool:
         """Whether elements of the right operand are in memory as they are packed: they are not put together."""
         right = self.p.form.right
