@@ -53,6 +53,7 @@ from relay.transform.skip_empty import SkipEmpty
 from relay.transform.slice_early import SliceEarly
 from relay.transform.softmaxes import FindSoftmax
 from relay.transform.specialise import Specialise
+from relay.transform.stack_items import StackItems
 from relay.transform.sum_fusion import SumFusion
 from relay.transform.to_blocks import ToBlocks
 from relay.transform.trim import DropIdentities, DropUnread
@@ -110,6 +111,7 @@ __all__ = [
     "SliceEarly",
     "Specialise",
     "SplitEinsums",
+    "StackItems",
     "StepReport",
     "SumFusion",
     "ToBlocks",

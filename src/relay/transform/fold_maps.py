@@ -18,17 +18,16 @@ from typing import ClassVar, cast
 
 from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_vars
 from relay.ir.effects import Effect
-from relay.ir.expr import Binding, Block, Call, Clause, Expr, Function, GlobalVar, Match, PConstructor, PVar, PWild, Var
+from relay.ir.expr import Binding, Block, Call, Clause, Expr, Function, GlobalVar, Match, PVar, Var
 from relay.ir.module import Module
 from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import FuncType
 from relay.transform.base import Pass
-from relay.transform.batching.lists import Layout, ListForm, layout_of, list_form
+from relay.transform.batching.lists import ListForm, list_form
 from relay.transform.blocks import (
     Forward,
     Scope,
-    all_bindings,
     all_blocks,
     as_block,
     body_of,
@@ -38,7 +37,7 @@ from relay.transform.blocks import (
 )
 from relay.transform.build import type_of
 from relay.transform.copying import Copier, solve_dims
-from relay.transform.fix_invariants import invariants, self_calls
+from relay.transform.list_walks import ListWalk, list_walk
 from relay.typing.effects import Effects
 
 
@@ -57,24 +56,6 @@ class FoldMaps(Pass):
         fuser = _Fuser(module)
         functions = {n: fuser.rewritten(f) for n, f in module.functions.items()}
         return module.with_functions(functions | fuser.made) if fuser.made else module
-
-
-@record(frozen=True, slots=True, eq=False)
-class _Walk:
-    """A recursive function over the list that is its parameter ``at``: what it does before it looks at it, and its clauses."""
-
-    at: int
-    layout: Layout
-    head: tuple[Binding, ...]
-    whole: Binding
-    match: Match
-    full: Clause
-    empty: Clause
-
-    @property
-    def pattern(self) -> PConstructor:
-        assert isinstance(self.full.pattern, PConstructor)
-        return self.full.pattern
 
 
 @record(slots=True, eq=False)
@@ -128,7 +109,7 @@ class _Fuser:
             return None
         names = cast(GlobalVar, mapped.fn).name, cast(GlobalVar, fold.fn).name
         form = list_form(self.module, names[0], mapper)
-        source, walk = _walk(self.module, names[0], mapper), _walk(self.module, names[1], walker)
+        source, walk = list_walk(self.module, names[0], mapper), list_walk(self.module, names[1], walker)
         if form is None or not form.is_map or source is None or walk is None or fold.args[walk.at] is not var:
             return None
         if list_form(self.module, names[1], walker) is not None and not self._goes_through_items(form):
@@ -159,7 +140,14 @@ class _Fuser:
         return not apart and not (one | other) & ~(Effect.MAY_FAIL | Effect.DIVERGES)
 
     def _made(
-        self, mapped: Call, mapper: Function, form: ListForm, source: _Walk, fold: Call, walker: Function, walk: _Walk
+        self,
+        mapped: Call,
+        mapper: Function,
+        form: ListForm,
+        source: ListWalk,
+        fold: Call,
+        walker: Function,
+        walk: ListWalk,
     ) -> Call | None:
         """Makes the function, in the caller's sizes first, and the call of it."""
         inner = solve_dims(mapper, mapped, [type_of(a) for a in mapped.args])
@@ -240,31 +228,3 @@ class _Again:
         others = (a for n, a in enumerate(value.args) if n != self.at)
         maps = (value.args[self.at] if n == self.data else p for n, p in enumerate(self.given))
         return Call(self.target, (*others, *maps), value.attrs, self.dims, value.ty, value.span)
-
-
-def _walk(module: Module, name: str, function: Function) -> _Walk | None:
-    """See a function as recursion over a list, all of whose calls of itself are on the rest of it, for the same sizes."""
-    shared = None if is_primitive(function) else invariants(name, function)
-    if shared is None or len(shared.dims) != len(function.type_params):
-        return None
-    body = body_of(function)
-    whole = body.bindings[-1]
-    match, head = whole.value, body.bindings[:-1]
-    if not isinstance(match, Match) or body.result is not whole.var or len(match.clauses) != 2:
-        return None
-    at = next((n for n, p in enumerate(function.params) if p is match.data), None)
-    layout = layout_of(module, match.data.ty)
-    full = next((c for c in match.clauses if isinstance(c.pattern, PConstructor) and c.pattern.fields), None)
-    if at is None or layout is None or full is None or not isinstance(full.pattern, PConstructor):
-        return None
-    empty = next(c for c in match.clauses if c is not full)
-    item, tail = full.pattern.fields[layout.head], full.pattern.fields[layout.tail]
-    if not isinstance(item, PVar | PWild) or not isinstance(tail, PVar) or not isinstance(empty.pattern, PConstructor):
-        return None
-    reads = Counter(a for b in all_bindings(body) for a in operands(b.value))
-    reads.update(block.result for block in all_blocks(body))
-    calls = self_calls(name, function)
-    inside = {a for b in all_bindings(as_block(full.body)) for a in operands(b.value)}
-    if reads[match.data] != 1 or reads[tail.var] != len(calls) or not all(c.args[at] is tail.var for c in calls):
-        return None
-    return _Walk(at, layout, head, whole, match, full, empty) if tail.var in inside else None

@@ -29,6 +29,7 @@ from relay.transform.name_dims import NameDims
 from relay.transform.shared_sizes import ShareSizes
 from relay.transform.simplify import Simplify
 from relay.transform.specialise import Specialise
+from relay.transform.stack_items import StackItems
 from relay.transform.uses import ClosureUses, components, globals_used
 
 
@@ -70,7 +71,7 @@ def with_loops(module: Module, entries: tuple[str, ...] | str, levels: bool, tog
         inline, CompileMatch(), LambdaLift(), dead, MergeDims(entries), Specialise(), inline, dead, FixInvariants(), dead,
         Inline(max_bindings=60, entries=entries), DeadCode(checked=False), MergeDims(entries), ShareSizes(entries),
         NameDims(), Simplify(), CommonSubexpressions(), DeadCode(), ChosenNumbers(entries), DeadCode(),
-        *([FoldTerms(), FoldMaps(), dead, BatchStructure(values=False, together=together), dead] if levels else []),
+        *([FoldTerms(), FoldMaps(), dead, BatchStructure(values=False, together=together), StackItems(True), dead] if levels else []),
         HoistOverTime(True, entries), dead, inline, DeadCode(),
     ]  # fmt: skip
     for transformation in passes:
