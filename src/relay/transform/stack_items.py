@@ -45,9 +45,9 @@ _LITTLE = 1 << 12
 class StackItems(Pass):
     """Copy the items of lists to the rows of tensors, where a fold multiplies what follows from them alone by matrices.
 
-    Before: blocks with named sizes, functions lifted, monomorphic up to dims. After: a recursive function that ends with a call of itself
-    on the rest of a list of tensors (or of tuples of these) copies all items, and hands them on to a loop beside it that counts. Others
-    gain nothing, but where they are to be ``differentiated``: a loop over rows has a gradient that is one, too.
+    Before: blocks with named sizes, functions lifted, monomorphic up to dims. After: a function that calls itself on the rest of a list of
+    tensors (or of tuples of these), once and whatever the item is, copies all items, and hands them on to a function beside it that
+    counts. Others gain nothing, but loops that are to be ``differentiated`` do: one over rows has a gradient that is a loop, too.
     """
 
     differentiated: bool = False
@@ -59,11 +59,13 @@ class StackItems(Pass):
         for name, function in module.functions.items():
             walk = list_walk(module, name, function)
             items = None if walk is None else _items(walk)
-            if walk is None or items is None or not _goes_on_last(name, function, walk):
+            at = None if walk is None or items is None else _goes_on(name, function, walk)
+            if walk is None or items is None or at is None:
                 continue
-            if self.differentiated or _multiplies_items(function, walk, table):
+            last = at == len(as_block(walk.full.body).bindings) - 1
+            if last if self.differentiated else _multiplies_items(function, walk, at, table):
                 loop = unused(f"{name}__rows", {*module.functions, *made})
-                target, made[loop] = _loop(function, walk, items, loop)
+                target, made[loop] = _loop(function, walk, at, items, loop)
                 made[name] = _stacking(function, walk, items, target)
         return module.with_functions({**module.functions, **made}) if made else module
 
@@ -78,27 +80,26 @@ def _items(walk: ListWalk) -> tuple[TensorType, ...] | None:
     return None if any(map(mentions_any, tensors)) or max(map(_elements, tensors)) > _MANY else tensors
 
 
-def _goes_on_last(name: str, function: Function, walk: ListWalk) -> bool:
-    """Whether all that is done after an item is to go on with the rest of the list."""
-    step = as_block(walk.full.body)
-    last = step.bindings[-1]
-    return len(self_calls(name, function)) == 1 and last.var is step.result and _is_call(last.value, name)
+def _goes_on(name: str, function: Function, walk: ListWalk) -> int | None:
+    """Where after an item, whatever it is, the function goes on with the rest of the list, once; None where it does not."""
+    found = [n for n, b in enumerate(as_block(walk.full.body).bindings) if _is_call(b.value, name)]
+    return found[0] if len(self_calls(name, function)) == len(found) == 1 else None
 
 
 def _is_call(value: Expr, name: str) -> bool:
     return isinstance(value, Call) and isinstance(value.fn, GlobalVar) and value.fn.name == name
 
 
-def _multiplies_items(function: Function, walk: ListWalk, table: AccessTable) -> bool:
-    """Whether what follows from an item alone is multiplied by a matrix that is worth it."""
+def _multiplies_items(function: Function, walk: ListWalk, at: int, table: AccessTable) -> bool:
+    """Whether what follows from an item alone is multiplied by a matrix that is worth it; the function goes on at step ``at``."""
     item, step = walk.pattern.fields[walk.layout.head], as_block(walk.full.body).bindings
     assert isinstance(item, PVar)
-    call = cast(Call, step[-1].value)
-    waiting = {p for n, p in enumerate(function.params) if n != walk.at and call.args[n] is not p}
+    call = cast(Call, step[at].value)
+    waiting = {step[at].var, *(p for n, p in enumerate(function.params) if n != walk.at and call.args[n] is not p)}
     items = {item.var}
     for binding in (*walk.head, *step):
         value, read = binding.value, free_vars(binding.value)
-        if not waiting.isdisjoint(read):
+        if binding.var in waiting or not waiting.isdisjoint(read):
             waiting.add(binding.var)
         elif not items.isdisjoint(read):
             access = table.of(value) if isinstance(value, Call) else None
@@ -160,8 +161,10 @@ def _description(walk: ListWalk, items: tuple[TensorType, ...]) -> tuple[tuple[i
     return spec, tuple(writer.sizes)
 
 
-def _loop(function: Function, walk: ListWalk, items: tuple[TensorType, ...], name: str) -> tuple[GlobalVar, Function]:
-    """The function that goes through the rows, of this name."""
+def _loop(
+    function: Function, walk: ListWalk, turn: int, items: tuple[TensorType, ...], name: str
+) -> tuple[GlobalVar, Function]:
+    """The function that goes through the rows, of this name; it goes on at step ``turn``."""
     copier = Copier(own_dims=True)
     others = [copier.bind(p) for n, p in enumerate(function.params) if n != walk.at]
     dims = [cast(DimVar, as_var(cast(Dim, copier.dim(cast(DimVar, d))))) for d in function.type_params]
@@ -187,17 +190,18 @@ def _loop(function: Function, walk: ListWalk, items: tuple[TensorType, ...], nam
         ty = TupleType(tuple(shapes))
         read.append(Binding(copier.bind(item.var), Tuple(tuple(b.var for b in read), ty)))
     step = as_block(walk.full.body)
-    before = copier.copy(replace(step, bindings=step.bindings[:-1], result=function.params[walk.at]))
-    call = cast(Call, step.bindings[-1].value)
+    before = copier.copy(Block(step.bindings[:turn], function.params[walk.at])).bindings
+    call = cast(Call, step.bindings[turn].value)
     following = op_call("add", (at, integer(1)))
     following_at = Var("next", None, SCALAR)
     args = (following_at, end, *given, *(copier.atom(a) for n, a in enumerate(call.args) if n != walk.at))
-    again = Var("rest", None, ret)
     goes_on = Call(target, args, call.attrs, tuple(map(as_dim, type_params)), ret, call.span)
-    then = (*read, *before.bindings, Binding(following_at, following), Binding(again, goes_on))
+    again = Binding(copier.bind(step.bindings[turn].var), goes_on)
+    behind = copier.copy(replace(step, bindings=step.bindings[turn + 1 :]))
+    then = (*read, *before, Binding(following_at, following), again, *behind.bindings)
     more = Var("more", None, TensorType((), "bool"))
     whole = Var("whole", None, ret)
-    branch = If(more, Block(then, again, ret), copier.copy(as_block(walk.empty.body)), ret)
+    branch = If(more, Block(then, behind.result, ret), copier.copy(as_block(walk.empty.body)), ret)
     bindings = (*head, Binding(more, op_call("less", (at, end))), Binding(whole, branch))
     body = Block(bindings, whole, ret)
     return target, Function(params, body, ret, type_params, ty=target.ty, span=function.span)

@@ -76,15 +76,15 @@ class Gradient(Pass):
         module = ExpandCompositions()(EtaExpand()(module))
         if leads_to_recursion(module):
             failed: CompileError | None = None
-            # What is under differentiation may not all be in the rows of a level: those of each structure, or node by node.
-            for together in (True, False):
-                made = with_loops(module, self.entries, levels=True, together=together)
+            # What is under differentiation may not all be in the rows of a list, or of a level: those of each structure, or node by node.
+            for stacked, together in ((True, True), (False, True), (False, False)):
+                made = with_loops(module, self.entries, levels=True, together=together, stacked=stacked)
                 if not goes_by_level(made):
                     break
                 try:
                     return self.eliminated(made)
                 except CompileError as reason:
-                    failed = reason
+                    failed = None if stacked else reason
             if failed is not None:
                 why = failed
                 made = self.eliminated(with_loops(module, self.entries, levels=False))

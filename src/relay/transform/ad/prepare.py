@@ -62,16 +62,20 @@ def goes_by_level(module: Module) -> bool:
     )
 
 
-def with_loops(module: Module, entries: tuple[str, ...] | str, levels: bool, together: bool = False) -> Module:
+def with_loops(
+    module: Module, entries: tuple[str, ...] | str, levels: bool, together: bool = False, stacked: bool = False
+) -> Module:
     """The module after the passes by which functions meet those that they are given, so that a recursion over time is a loop of
     tensors, and what does not depend on its state is computed in front of it. ``levels``: recursion over a structure becomes a loop
-    over its levels too, ``together``: those of all structures that a function goes through."""
+    over its levels too, ``together``: those of all structures that a function goes through; ``stacked``: a fold over a list is one over the
+    rows of its items."""
     dead, inline = DeadFunctions(entries), Inline(entries=entries)
     passes: list[Pass] = [
         inline, CompileMatch(), LambdaLift(), dead, MergeDims(entries), Specialise(), inline, dead, FixInvariants(), dead,
         Inline(max_bindings=60, entries=entries), DeadCode(checked=False), MergeDims(entries), ShareSizes(entries),
         NameDims(), Simplify(), CommonSubexpressions(), DeadCode(), ChosenNumbers(entries), DeadCode(),
-        *([FoldTerms(), FoldMaps(), dead, BatchStructure(values=False, together=together), StackItems(True), dead] if levels else []),
+        *([FoldTerms(), FoldMaps(), dead, BatchStructure(values=False, together=together), dead] if levels else []),
+        *([StackItems(True), dead] if stacked else []),
         HoistOverTime(True, entries), dead, inline, DeadCode(),
     ]  # fmt: skip
     for transformation in passes:
