@@ -152,3 +152,39 @@ def test_what_stands_in_branches_is_bound_once() -> None:
     for text in (EXPRESSIONS, LEAVES):
         made = lowered(module(text), "skip_empty")
         assert relay.parse(made.text()).text() == made.text()
+
+
+def test_the_way_down() -> None:
+    """What is handed to the parts of a constructor's nodes is computed where a level has some."""
+    text = """import prelude
+type Expr { Word(Tensor[(1, 4), float32]), Not(Expr), Add(Expr, Expr), All(Tensor[(1, 4), float32], List[Expr]), }
+def @g(%e: Expr, %o: Tensor[(1, 4), float32], %w: Tensor[(4, 4), float32], %u: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] {
+  match (%e) {
+    Word(%x) => %x * %o,
+    Not(%a) => @g(%a, tanh(nn.dense(%o, %w)), %w, %u),
+    Add(%a, %b) => @g(%a, sigmoid(nn.dense(%o, %u)), %w, %u) - @g(%b, tanh(nn.dense(%o, %u)) + %o, %w, %u),
+    All(%x, %k) => {
+      let %p = nn.dense(%x + %o, %w);
+      @foldl(fn (%a: Tensor[(1, 4), float32], %c: Expr) { %a + %o * @g(%c, %p, %w, %u) }, %x, %k)
+    },
+  }
+}
+def @main(%e: Expr, %o: Tensor[(1, 4), float32], %w: Tensor[(4, 4), float32], %u: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] {
+  @g(%e, %o, %w, %u)
+}
+"""
+    mod = module(text)
+    assert (
+        sum(isinstance(b.value, If) for b in all_bindings(body_of(lowered(mod, "skip_empty").functions["g.down"])))
+        == 1 + 3
+    )
+    rng = np.random.default_rng(2)
+    e = mod.adt("Expr")
+    made = [e.Word(rng.standard_normal((1, 4), dtype=np.float32))]
+    for n in range(24):
+        x, y = made[-1], made[int(rng.integers(max(0, len(made) - 4), len(made)))]
+        made.append(
+            [e.Not(x), e.Add(x, y), e.All(rng.standard_normal((1, 4), dtype=np.float32), [y, x, x][: n % 4])][n % 3]
+        )
+    given = weights(rng, (1, 4), (4, 4), (4, 4))
+    agree(mod, [[made[n], *given] for n in (0, 1, 2, 3, 9, 12)])

@@ -25,7 +25,8 @@ from relay.op.rows import DTYPES
 from relay.transform.ad.duals import differentiable
 from relay.transform.ad.loop_terms import Collected, collected, operand_of_rows
 from relay.transform.ad.terms import Code, construct, new_ref, project, read, tuple_of, write
-from relay.transform.batching.clauses import Clause, Path, Structural, Switch
+from relay.transform.batching.clauses import Structural
+from relay.transform.batching.decisions import Clause, Path, Switch
 from relay.transform.batching.describe import SiteAt, Tables, Writer
 from relay.transform.blocks import all_bindings, body_of, is_primitive
 from relay.transform.build import op_call, type_of

@@ -22,7 +22,8 @@ from relay.ir.expr import Binding, Block, Expr, Function, Proj, Tuple, Var
 from relay.ir.record import record
 from relay.ir.types import AdtType, TensorType, TupleType, Type, dtype_bits
 from relay.transform.batching.assembly import Assembly, Source, values_made
-from relay.transform.batching.clauses import Clause, Group, NotStructural, Path, data_types, leaves
+from relay.transform.batching.clauses import Group, NotStructural, data_types, leaves
+from relay.transform.batching.decisions import Clause, Path
 from relay.transform.batching.describe import ListAt, SiteAt, Tables, Writer
 from relay.transform.batching.levels import INDEX, SCALAR, Levels, State, fresh, integer
 from relay.transform.batching.lift import Lifter, Owner
@@ -160,7 +161,24 @@ class Builder:
                 self._update(self.up, state, value, number)
         if not tables.sites:
             made.values = self._leaves(made, AFTER)
+        # What a clause hands down is written behind all that it computes, which reads what the level was given, and before what other
+        # clauses compute: what is done for its nodes stands together.
+        for handed in self.handed:
+            if not handed.first:
+                self._write(self.down.block, handed)
+        self.handed = [h for h in self.handed if h.first]
         return made
+
+    @staticmethod
+    def _write(block: Emitter, handed: _Handed) -> None:
+        """Write a handed argument to the rows of those that it is given to: before any level, or on one."""
+        state = handed.state
+        before = cast(Expr, state.first) if handed.first else state.new
+        after = block.op("rows.scatter", (before, handed.rows, handed.at), type_of(before), state.inside.name)
+        if handed.first:
+            state.first = after
+        else:
+            state.new = after
 
     @staticmethod
     def _update(levels: Levels, state: State, value: Expr, clause: int) -> None:
@@ -252,7 +270,7 @@ class Builder:
             state = self.given[clause.function][n]
             if stage == DOWN:
                 return self._own_rows(
-                    self.down.block, state.inside, self.down.here, with_rows(state.ty, now[DOWN]), number
+                    self.down.block, state.new, self.down.here, with_rows(state.ty, now[DOWN]), number
                 )
             return self._own_rows(self.after, state.final, every, with_rows(state.ty, rows), number)
 
@@ -326,7 +344,7 @@ class Builder:
                 # Their rows are not there for all levels yet: in the state that this level has written to, or was given.
                 argument = lifter.argument(value)
                 given = None if argument is None else self.given[made.clause.function][argument]
-                data = self._keep(self.down, lifter, value).new if given is None else given.inside
+                data = self._keep(self.down, lifter, value).new if given is None else given.new
                 at = inside.lifter.slice(self._rows_of_function(inside, number), SCALAR, DOWN)
             elif stage == value.stage == LEVEL:
                 data, at = lifter.at(value, LEVEL), self._owners_here(made, inside, number, LEVEL)
@@ -469,13 +487,7 @@ class Builder:
             for state, value in zip(self.given[0], self._given_to_root(out), strict=True)
         ]
         for handed in [*start, *self.handed]:
-            state, block = handed.state, out if handed.first else self.down.block
-            before = cast(Expr, state.first) if handed.first else state.new
-            after = block.op("rows.scatter", (before, handed.rows, handed.at), type_of(before), state.inside.name)
-            if handed.first:
-                state.first = after
-            else:
-                state.new = after
+            self._write(out, handed)
         return self.down.call(f"{self.name}.down", self.taken, root, out)
 
     def _given_to_root(self, out: Emitter) -> list[Expr]:

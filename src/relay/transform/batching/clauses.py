@@ -3,7 +3,7 @@
 A group of functions that call each other is *structural* when each takes one value of a data type apart, calls the others on parts of
 it only, and passes its other arguments on as they are, or computes them without the results of recursive calls. Such calls do not
 depend on each other's order: only on the structure. The
-body of each function then is a decision tree over the structure with straight-line code at its leaves, the *clauses*.
+body of each function then is a decision tree over the structure with straight-line code at its leaves, the *clauses* (`decisions`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from relay.ir.module import Module
 from relay.ir.record import record
 from relay.ir.types import DTYPE_BITS, AdtType, TensorType, TupleType, Type, leaf_types, mentions_any
 from relay.ir.walk import free_vars
+from relay.transform.batching.alike import Alike
+from relay.transform.batching.decisions import Clause, Path, Switch, Tree
 from relay.transform.batching.lists import Items, Layout, ListForm, items_of, layout_of
 from relay.transform.blocks import as_block, body_of
 from relay.transform.copying import Copier, solve_dims
@@ -40,39 +42,12 @@ from relay.typing.text import type_text
 
 # More clauses than this are not worth telling apart.
 MAX_CLAUSES = 64
-# Where a part of the structure is: field numbers from the node on. A list's layout in it: that list turned round.
-Path = tuple[int | Layout, ...]
+# More cases than this are not read to find out which do the same.
+MAX_CASES = 1024
 
 
 class NotStructural(Exception):
     """Why a function is not batched: a sentence for ``relay inspect``."""
-
-
-@record(frozen=True, slots=True, eq=False)
-class Switch:
-    """Look at the constructor of a part: a tree for each tag (None: no clause of the match fits)."""
-
-    path: Path
-    arms: tuple[Tree | None, ...]
-
-
-@record(frozen=True, slots=True, eq=False)
-class Clause:
-    """Straight-line code. ``parts`` are the variables that stand for parts of the structure; ``lists`` says of calls of functions
-    over lists, by the variables that they are bound to, what is done to each item."""
-
-    function: int
-    bindings: tuple[Binding, ...]
-    result: Expr
-    parts: dict[Var, Path]
-    lists: dict[Var, Items]
-
-    def all_bindings(self) -> list[Binding]:
-        """The code, and that for items of lists, of those that have any."""
-        return [*self.bindings, *(b for items in self.lists.values() if not items.empty for b in items.code)]
-
-
-Tree = Switch | Clause
 
 
 @record(frozen=True, slots=True, eq=False)
@@ -143,7 +118,7 @@ def group_of(
     while True:
         changes: set[tuple[str, int]] = set()
         try:
-            group = _group(module, root, members, table, forms, requests, changing, changes)
+            group = _group(module, root, members, table, forms, requests, turned, changing, changes)
         except NotStructural:
             if not changes:
                 raise
@@ -172,6 +147,7 @@ def _group(
     table: Mapping[str, Function],
     forms: Mapping[str, tuple[ListForm, Function]],
     requests: Mapping[Var, Path] | None,
+    turned: frozenset[str],
     changing: Set[tuple[str, int]],
     changes: set[tuple[str, int]],
 ) -> Group:
@@ -197,9 +173,9 @@ def _group(
             start = param if name == root else copier.atom(param)
             assert isinstance(start, Var)
             parts = {start: ()}
-        reader = _Reader(module, number[name], len(clauses), forms)
+        reader = _Reader(module, number[name], len(clauses), forms, Alike(turned))
         tree = reader.tree(body, parts)
-        clauses += reader.clauses
+        clauses += reader.alike.clauses
         result = copier.type(body_of(function).ty or function.ret_type)
         if result is None or not made_of_tensors(result, data_types=True):
             raise NotStructural(f"@{name} gives something that is not made of tensors and data types")
@@ -211,8 +187,8 @@ def _group(
         positions = tuple(n for n in range(len(function.params)) if (name, n) in changing)
         given = [p if name == root else copier.atom(p) for p in (function.params[n] for n in positions)]
         functions.append(Structural(name, data[name], result, tree, positions, tuple(cast("list[Var]", given))))
-        for clause in reader.clauses:
-            own = _of_request(clause, len(reader.clauses) == 1) if requests is not None and name == root else None
+        for clause in reader.alike.clauses:
+            own = _of_request(clause, len(reader.alike.clauses) == 1) if requests is not None and name == root else None
             for call in calls_of(clause, members):
                 _check_call(call, clause, data, table, place, number, order, own, changing, changes)
     return Group(module, table[root], tuple(functions), tuple(clauses), number, requests is not None)
@@ -352,7 +328,8 @@ class _Reader:
     function: int
     first: int
     forms: Mapping[str, tuple[ListForm, Function]]
-    clauses: list[Clause] = field(default_factory=list)
+    alike: Alike
+    cases: int = 0
 
     def tree(self, body: Block, parts: dict[Var, Path]) -> Tree:
         """The tree of a body over the structure that these variables are parts of. Iterative: trees are built when their arms
@@ -376,12 +353,12 @@ class _Reader:
             todo.pop()
         return done[root]
 
-    def _clause(self, here: _Open) -> Clause:
-        if self.first + len(self.clauses) >= MAX_CLAUSES:
+    def _clause(self, here: _Open) -> Tree:
+        self.cases += 1
+        tree = self.alike.add(Clause(self.function, tuple(here.code), here.result, here.parts, here.lists))
+        if self.first + len(self.alike.clauses) > MAX_CLAUSES or self.cases > MAX_CASES:
             raise NotStructural("there are too many cases to tell apart")
-        clause = Clause(self.function, tuple(here.code), here.result, here.parts, here.lists)
-        self.clauses.append(clause)
-        return clause
+        return tree
 
     def _read(self, here: _Open) -> None:
         """Go on to the next match, or to the end."""

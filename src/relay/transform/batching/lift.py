@@ -37,7 +37,8 @@ from relay.ir.walk import free_vars
 from relay.op import registry
 from relay.op.batched import SUFFIX, can_batch
 from relay.transform.access import AccessTable
-from relay.transform.batching.clauses import Clause, Group, NotStructural, Path, leaves
+from relay.transform.batching.clauses import Group, NotStructural, leaves
+from relay.transform.batching.decisions import Clause, Path
 from relay.transform.batching.describe import ListAt, SiteAt, Tables
 from relay.transform.batching.levels import SCALAR
 from relay.transform.batching.lifted import (

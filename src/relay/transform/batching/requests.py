@@ -17,7 +17,8 @@ from relay.ir.expr import NO_ATTRS, Attrs, Binding, Block, Call, Expr, Function,
 from relay.ir.record import record
 from relay.ir.types import AdtType, ConstructorDef, FuncType, TensorType, TupleType, Type, TypeDef, TypeVar
 from relay.transform.ad.terms import construct
-from relay.transform.batching.clauses import NotStructural, Path, data_types, leaves, made_of_tensors
+from relay.transform.batching.clauses import NotStructural, data_types, leaves, made_of_tensors
+from relay.transform.batching.decisions import Path
 from relay.transform.batching.lifted import with_rows
 from relay.transform.blocks import body_of
 from relay.transform.build import type_of
