@@ -7,6 +7,7 @@ import pytest
 
 import relay
 from relay.ir.expr import Binding, Block, Call, Function, If, OpRef, Tuple, Var
+from relay.ir.graph import components
 from relay.ir.module import Module
 from relay.ir.types import TensorType
 from relay.transform import (
@@ -22,7 +23,6 @@ from relay.transform import (
 )
 from relay.transform.blocks import all_bindings, body_of, check_blocks
 from relay.transform.dominators import NONE, DominatorTree
-from relay.transform.uses import components
 from relay.typing import infer, verify_types
 from tests.transform.support import run, typed
 

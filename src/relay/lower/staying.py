@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from relay.ir.dim import shape_size
 from relay.ir.expr import Call, Constant
+from relay.ir.graph import components
 from relay.ir.module import Module, reachable
 from relay.ir.types import dtype_bits
 from relay.loop.target import Target
@@ -19,7 +20,7 @@ from relay.plan.build import Residence
 from relay.plan.kernel_plan import KernelPlan
 from relay.plan.there_and_back import MOST_CACHES
 from relay.transform.blocks import all_blocks, body_of, is_primitive
-from relay.transform.uses import components, globals_used
+from relay.transform.uses import globals_used
 
 # The weights have so much of the cache at most (numerator and denominator): the rest is for what they are multiplied with, and pages
 # that meet in few of its sets drive each other out (reading 1.4 MB again and again from 2 MB goes at two thirds of the speed of 1.2 MB).

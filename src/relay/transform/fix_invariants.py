@@ -13,6 +13,7 @@ from typing import ClassVar, cast
 
 from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, Proj, Tuple, Var
+from relay.ir.graph import components
 from relay.ir.module import Module
 from relay.ir.record import record
 from relay.ir.types import FuncType, TupleType, TypeArg
@@ -21,7 +22,7 @@ from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_pri
 from relay.transform.build import type_of
 from relay.transform.copying import Copier
 from relay.transform.function_types import unused
-from relay.transform.uses import components, globals_used
+from relay.transform.uses import globals_used
 
 
 @record(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import numpy as np
 from relay.ir.dim import Dim, DimVar, as_dim, as_var
 from relay.ir.effects import Effect
 from relay.ir.expr import Attr, Binding, Block, Call, Constant, Expr, Function, GlobalVar, OpRef, Proj, Tuple, Var
+from relay.ir.graph import components
 from relay.ir.module import Module
 from relay.ir.record import record
 from relay.ir.types import FuncType, TensorType, TupleType, Type, is_integer
@@ -32,7 +33,7 @@ from relay.transform.inline import inlined
 from relay.transform.rerun_loops import Rerun, Reruns
 from relay.transform.rows import Lifting
 from relay.transform.steepness import Steepness
-from relay.transform.uses import components, globals_used, needed
+from relay.transform.uses import globals_used, needed
 from relay.transform.visited_rows import Callers, CallSites, visits_all
 from relay.typing.effects import Effects
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from relay.ir.dim import Dim, DimVar
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, Var
+from relay.ir.graph import components
 from relay.ir.module import Module
 from relay.ir.record import record
 from relay.ir.walk import free_vars
@@ -18,7 +19,7 @@ from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_pri
 from relay.transform.copying import Copier, solve_dims
 from relay.transform.dead_code import BESIDE
 from relay.transform.dims import DimUses
-from relay.transform.uses import ClosureUses, components, globals_used
+from relay.transform.uses import ClosureUses, globals_used
 
 
 @record(frozen=True, slots=True)

@@ -45,6 +45,7 @@ from relay.ir.expr import (
     Tuple,
     Var,
 )  # fmt: skip
+from relay.ir.graph import components
 from relay.ir.module import Module
 from relay.ir.record import record
 from relay.ir.retype import substitute_types
@@ -70,7 +71,7 @@ from relay.transform.build import constant, type_of
 from relay.transform.copying import Copier, solve_dims
 from relay.transform.dead_references import needed_functions
 from relay.transform.dims import DimUses
-from relay.transform.uses import components, globals_used, use_counts
+from relay.transform.uses import globals_used, use_counts
 from relay.typing.effects import Effects
 
 # The attribute of functions that nothing is gained by unfolding: loops whose first step is like all others.

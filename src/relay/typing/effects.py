@@ -28,12 +28,12 @@ from relay.ir.expr import (
     RefWrite,
     Var,
 )  # fmt: skip
+from relay.ir.graph import components
 from relay.ir.module import Module
 from relay.ir.record import record
 from relay.ir.types import FuncType, Type, TypeArg, TypeVar, mentions_any
 from relay.ir.walk import children, post_order
 from relay.op import registry
-from relay.typing.graph import components
 from relay.typing.inference import expand
 from relay.typing.relations import solved_signature
 

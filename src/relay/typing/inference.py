@@ -16,6 +16,7 @@ from relay.ir.collection import without_collection
 from relay.ir.diagnostics import DividedByZero, RelayError, TypeError_
 from relay.ir.dim import ANY, Dim, DimVar, dim_vars
 from relay.ir.expr import NO_ATTRS, Attrs, Expr, Function, GlobalVar, Proj, Var, attrs_key
+from relay.ir.graph import components
 from relay.ir.module import Module, require_module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import FuncType, TupleType, Type
@@ -25,7 +26,6 @@ from relay.op.registry import Operator
 from relay.typing.annotate import Annotator
 from relay.typing.constraints import Inference
 from relay.typing.exhaustive import check_match
-from relay.typing.graph import components
 from relay.typing.kinds import KindChecker, variances
 from relay.typing.relations import located, solved_signature
 from relay.typing.solver import Solver

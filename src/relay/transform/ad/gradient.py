@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from relay.ir.diagnostics import CompileError
 from relay.ir.expr import Binding, Call, Expr, Function, GlobalVar, Grad, Var
+from relay.ir.graph import components
 from relay.ir.module import Module, reachable
 from relay.ir.record import record
 from relay.ir.span import Span
@@ -44,7 +45,7 @@ from relay.transform.lambda_lift import LambdaLift
 from relay.transform.partial_eval import PartialEvaluate
 from relay.transform.specialise import Specialise
 from relay.transform.to_blocks import to_blocks
-from relay.transform.uses import components, globals_used
+from relay.transform.uses import globals_used
 from relay.typing.check import consistent
 from relay.typing.gradients import derivative_type
 from relay.typing.mentions import holds_reference

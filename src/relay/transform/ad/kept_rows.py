@@ -18,6 +18,7 @@ from typing import cast
 from relay.ir.diagnostics import RelayError
 from relay.ir.dim import ANY, Dim, DimVar, as_dim
 from relay.ir.expr import Attr, Attrs, Call, Expr, Function, GlobalVar, OpRef, Var
+from relay.ir.graph import components
 from relay.ir.module import reachable
 from relay.ir.record import record
 from relay.ir.types import AdtType, ConstructorDef, RefType, TensorType, TupleType, Type, TypeArg, TypeDef, TypeVar
@@ -30,7 +31,7 @@ from relay.transform.batching.decisions import Clause, Path, Switch
 from relay.transform.batching.describe import SiteAt, Tables, Writer
 from relay.transform.blocks import all_bindings, body_of, is_primitive
 from relay.transform.build import op_call, type_of
-from relay.transform.uses import components, globals_used
+from relay.transform.uses import globals_used
 from relay.typing.substitution import substitute, variables
 
 _A = TypeVar("A")

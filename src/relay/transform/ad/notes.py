@@ -7,8 +7,9 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from relay.ir.expr import Function
+from relay.ir.graph import components
 from relay.transform.blocks import is_primitive
-from relay.transform.uses import components, globals_used
+from relay.transform.uses import globals_used
 
 # The attribute that says it, of the functions that a gradient consists of.
 NOTE = "gradient"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from relay.ir.dim import ANY, DimVar
 from relay.ir.effects import CHECK_EQUAL
 from relay.ir.expr import Call, Expr, Function, Grad, OpRef, Var
+from relay.ir.graph import components
 from relay.ir.module import Module, reachable
 from relay.ir.retype import substitute_types
 from relay.ir.walk import post_order
@@ -30,7 +31,7 @@ from relay.transform.shared_sizes import ShareSizes
 from relay.transform.simplify import Simplify
 from relay.transform.specialise import Specialise
 from relay.transform.stack_items import StackItems
-from relay.transform.uses import ClosureUses, components, globals_used
+from relay.transform.uses import ClosureUses, globals_used
 
 
 def leads_to_recursion(module: Module) -> bool:

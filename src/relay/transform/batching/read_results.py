@@ -33,6 +33,7 @@ from relay.ir.expr import (
     Tuple,
     Var,
 )
+from relay.ir.graph import components
 from relay.ir.module import Module
 from relay.ir.record import record
 from relay.ir.trampoline import Step, run
@@ -52,7 +53,7 @@ from relay.transform.blocks import (
 from relay.transform.copying import Copier
 from relay.transform.dims import DimUses
 from relay.transform.function_types import unused
-from relay.transform.uses import components, globals_used
+from relay.transform.uses import globals_used
 from relay.typing.substitution import substitute
 
 # What a function of a group gives: a value that is read, a list of these, anything else.

@@ -13,7 +13,8 @@ from typing import ClassVar
 
 from relay.ir.effects import Effect
 from relay.ir.expr import Attrs, Binding, Call, Function, GlobalVar, Grad, Match
-from relay.ir.module import Module, reachable
+from relay.ir.graph import below, components
+from relay.ir.module import Module
 from relay.ir.record import record
 from relay.ir.types import TypeDef
 from relay.transform.access import AccessTable
@@ -46,7 +47,7 @@ from relay.transform.failing import may_fail
 from relay.transform.fold_terms import one_term
 from relay.transform.function_types import unused
 from relay.transform.inline import inline_all
-from relay.transform.uses import components, globals_used
+from relay.transform.uses import globals_used
 from relay.typing.effects import Effects
 
 # The function attribute that says what became of a recursive function.
@@ -69,11 +70,13 @@ class _Members:
 
 @record(frozen=True, slots=True)
 class _Work:
-    """What is known of a module, and what has been made of its ``functions`` and ``types`` so far. ``choices``: both branches of a
-    choice between what costs little may be computed."""
+    """What is known of a module (the ``names`` that its functions mention; which of these are ``recursive``, callees first), and what has
+    been made of its ``functions`` and ``types`` so far. ``choices``: both branches of a choice between what costs little may be
+    computed."""
 
     module: Module
     names: Mapping[str, Sequence[str]]
+    recursive: Sequence[str]
     effects: Effects
     table: AccessTable
     functions: dict[str, Function]
@@ -164,8 +167,8 @@ class _Work:
         names: set[str] = set(self.functions)
         out: list[tuple[Requests, Group]] = []
         for number, phase in enumerate(found.phases, 1):
-            below = set(reachable(self.module.functions, globals_used(phase.function)))
-            group = self.members([n for n in members if n in below], many=True)
+            called = below(self.names, globals_used(phase.function))
+            group = self.members([n for n in members if n in called], many=True)
             name = unused(f"{entry}.requests.{number}", names)
             names.add(name)
             try:
@@ -209,21 +212,22 @@ class BatchStructure(Pass):
             left.update(old for g in alone for old in g.values())  # nothing is gained by giving a pair
 
     def _all(self, module: Module) -> Module:
-        names = {n: globals_used(f) for n, f in module.functions.items()}
+        names = {n: list(dict.fromkeys(globals_used(f))) for n, f in module.functions.items()}
+        found = components(names)
+        circles = [c for c in found if len(c) > 1 or c[0] in names[c[0]]]
         work = _Work(
             module,
             names,
+            [n for c in circles for n in c if not is_primitive(module.functions[n])],
             Effects(module),
             AccessTable(),
             dict(module.functions),
             dict(module.types),
             self.values,
         )
-        found = components(names)
         above, outside = _above_contractions(work, found), _used_outside(names, found)
-        for component in found:
-            recursive = len(component) > 1 or component[0] in names[component[0]]
-            if not recursive or any(is_primitive(work.functions[n]) for n in component):
+        for component in circles:
+            if any(is_primitive(work.functions[n]) for n in component):
                 continue
             roots = [n for n in component if n in outside] or component
             # Where the function that others call does more than follow the structure, one below it may do just that.
@@ -242,7 +246,7 @@ class BatchStructure(Pass):
     def _requests(self, work: _Work, entry: str) -> None:
         """Put what answers many requests of an entry beside it, where its work is recursion over structures; say what becomes of
         them."""
-        members = _recursive_below(work.module, entry, work.names)
+        members = _recursive_below(work, entry)
         try:
             if not members:
                 raise NotStructural("it has no recursion")
@@ -290,7 +294,7 @@ class BatchStructure(Pass):
         stand side by side only seen from the entry (a recurrent cell over sentences, over the words of each: the outer fold by itself
         is handed what it has made, see `left_folds`). ``items``: so, too, where only what is done to the items of its lists stands side
         by side."""
-        members = _recursive_below(work.module, entry, work.names)
+        members = _recursive_below(work, entry)
         if not members or entry in members:
             return
         try:
@@ -324,8 +328,8 @@ class BatchStructure(Pass):
             if not gains:
                 raise NotStructural(_NO_GAIN)
             # What the parts of a part are given to may be recursive functions of their own (an expression in a statement).
-            below = [n for n in _recursive_below(work.module, root, work.names) if n not in members]
-            for group in [[*members, *below], members] if below else [members]:
+            others = [n for n in _recursive_below(work, root) if n not in members]
+            for group in [[*members, *others], members] if others else [members]:
                 try:
                     made = self._by_level(work, root, group)
                     break
@@ -377,15 +381,10 @@ def _under_gradients(module: Module) -> list[str]:
     return list(out)
 
 
-def _recursive_below(module: Module, entry: str, names: Mapping[str, Sequence[str]]) -> list[str]:
+def _recursive_below(work: _Work, entry: str) -> list[str]:
     """The recursive functions that an entry reaches."""
-    below = reachable(module.functions, [entry])
-    return [
-        n
-        for component in components({n: list(names[n]) for n in below})
-        for n in component
-        if (len(component) > 1 or n in names[n]) and not is_primitive(module.functions[n])
-    ]
+    found = below(work.names, [entry])
+    return [n for n in work.recursive if n in found]
 
 
 def _calls(code: Sequence[Binding], names: Container[str] | None = None) -> bool:

@@ -1,15 +1,16 @@
-"""Strongly connected components of a call graph."""
+"""What reaches what in a call graph."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 N = TypeVar("N", bound=Hashable)
 
 
 def components(edges: Mapping[N, Sequence[N]]) -> list[list[N]]:
-    """Groups of names that reach each other, each group after those it points to (Tarjan's algorithm, iterative)."""
+    """Groups of names that reach each other, each group after those it points to (Tarjan's algorithm, iterative). What has no entry
+    in ``edges`` is ignored."""
     index: dict[N, int] = {}
     low: dict[N, int] = {}
     stack: list[N] = []
@@ -25,6 +26,8 @@ def components(edges: Mapping[N, Sequence[N]]) -> list[list[N]]:
         while work:
             name, rest = work[-1]
             for target in rest:
+                if target not in edges:
+                    continue
                 if target not in index:
                     index[target] = low[target] = len(index)
                     stack.append(target)
@@ -44,3 +47,15 @@ def components(edges: Mapping[N, Sequence[N]]) -> list[list[N]]:
                         on_stack.discard(group[-1])
                     out.append(group[::-1])
     return out
+
+
+def below(edges: Mapping[N, Sequence[N]], roots: Iterable[N]) -> dict[N, None]:
+    """What the roots reach, themselves included, in order of discovery."""
+    found = dict.fromkeys(roots)
+    todo = list(found)
+    while todo:
+        for target in edges[todo.pop()]:
+            if target in edges and target not in found:
+                found[target] = None
+                todo.append(target)
+    return found
