@@ -13,6 +13,7 @@ from tests.ad.checks import problem
 
 VERSION = '#[version = "0.0.5"]\nimport prelude\n'
 V, H = "Tensor[(3,), float64]", "Tensor[(h,), float64]"
+R, M = "Tensor[(1, 3), float64]", "Tensor[(3, 3), float64]"
 X = np.array([0.5, -0.3, 0.8])
 ROWS = np.array([[0.1, 0.2, 0.9], [-0.4, 0.3, 0.2], [0.6, -0.5, 0.7], [0.3, 0.1, -0.2]])
 
@@ -74,6 +75,17 @@ PROGRAMS: dict[str, tuple[str, tuple[Any, ...], tuple[int, ...], str | None]] = 
     "a loop that is asked for": (
         f"{SETTLED}def @main[h: Dim](%x: {H}, %w: {H}) {{ let %s = @settled(%x, %w, 1f64); where(%s > 0.1f64, %s, %x) }}",
         (X, X + 0.2),
+        (0, 1),
+        None,
+    ),
+    "a tree that a function makes, and another goes through by level": (
+        f"type T {{ Leaf({R}), Node({R}, T, T), }}\n"
+        f"def @make(%l: List[{R}], %w: {M}) -> T {{ match (%l) "
+        "{ Nil => Leaf(sum(%w, axis=[0], keepdims=True)), Cons(%x, %r) => Node(tanh(nn.dense(%x, %w)), @make(%r, %w), Leaf(%x * %x)) } }\n"
+        f"def @read(%t: T, %o: {R}, %w: {M}) -> {R} {{ match (%t) "
+        "{ Leaf(%x) => sin(nn.dense(%x + %o, %w)), Node(%x, %a, %b) => @read(%a, %x, %w) * @read(%b, %o - %x, %w) } }\n"
+        f'def @main(%l: List[{R}], %w: {M}) {{ @read(@make(%l, %w), zeros(shape=[1, 3], dtype="float64"), %w) }}',
+        ([X[None], X[None] + 0.4], ROWS[:3]),
         (0, 1),
         None,
     ),

@@ -31,7 +31,7 @@ from relay.ir.expr import (
     Tuple,
     Var,
 )  # fmt: skip
-from relay.ir.types import TupleType, Type
+from relay.ir.types import AdtType, TupleType, Type
 from relay.ir.walk import free_vars, pattern_vars
 from relay.op.gradient import differentiable
 from relay.transform.ad.duals import Lifting
@@ -112,7 +112,8 @@ def _passing_on(call: Call, name: str) -> Iterator[Expr]:
     first = 0
     for a, t in zip(call.args, types, strict=True):
         count = len(t.fields) if isinstance(t, TupleType) else 1
-        if any(_may_pass(call, name, types, n) for n in range(first, first + count)):
+        # What is no tensor is a value of a data type, whose tensors an operator reads (`rows.linearise`).
+        if isinstance(t, AdtType) or any(_may_pass(call, name, types, n) for n in range(first, first + count)):
             yield a
         first += count
 
