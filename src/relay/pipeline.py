@@ -54,6 +54,7 @@ from relay.transform import (
     ExpandCompositions,
     FindSoftmax,
     FixInvariants,
+    FoldCases,
     FoldConstants,
     FoldMaps,
     FoldTerms,
@@ -162,7 +163,7 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     specialise: list[Pass] = [Specialise(), *inline, *loops, *fold] if level >= 3 else []
     merge: list[Pass] = [dead, MergeDims(entries=options.entries)] if level >= 3 else []
     batch: list[Pass] = [
-        FoldTerms(), FoldMaps(), dead, BatchStructure(entries=options.entries), StackItems(), dead, HoistOverTime(),
+        FoldCases(), FoldTerms(), FoldMaps(), dead, BatchStructure(entries=options.entries), StackItems(), dead, HoistOverTime(),
     ]  # fmt: skip
     evaluate: list[Pass] = [PartialEvaluate(strict=False), DeadReferences()] if level >= 3 else []
     # Attention has a gradient that never holds the shares, which the gradients of its parts would keep. Its second derivatives and

@@ -138,7 +138,7 @@ def _linearise_relation(args: Sequence[Type], attrs: Attrs) -> Type:
 @record(slots=True, eq=False)
 class _Node:
     clause: int
-    parts: list[tuple[int, AdtValue]]  # function and value
+    parts: list[tuple[int, object]]  # function and value, or tuple of values
     payloads: list[Array]
     lists: list[list[_Node]]
     owner: _Node | None = None
@@ -182,7 +182,7 @@ class _Walk:
                 todo += [(c, False) for c in reversed(node.children) if c.children is None]
         return root
 
-    def enter(self, function: int, value: AdtValue) -> _Node:
+    def enter(self, function: int, value: object) -> _Node:
         known = None if self.spec.apart >> function & 1 else self.known.get((function, id(value)))
         if known is None:
             known = self.look(self.spec.entries[function], value)
@@ -213,15 +213,16 @@ class _Walk:
         node = _Node(clause, [], [np.asarray(registers[p.reg]) for p in own.payloads], [])
         for site in own.sites:
             part = registers[site.reg]
-            assert isinstance(part, AdtValue)
             if site.cons is None:
                 node.parts.append((site.target, part))
                 continue
             items: list[_Node] = []
+            assert isinstance(part, AdtValue)
             while part.tag == site.cons:
                 items.append(self.look(site.target, part.fields[site.head]))
                 items[-1].owner = node
                 part = part.fields[site.tail]
+                assert isinstance(part, AdtValue)
             node.lists.append(items)
         return node
 

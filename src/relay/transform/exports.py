@@ -23,6 +23,7 @@ from relay.transform.early_fields import EarlyFields
 from relay.transform.einsums import SplitEinsums
 from relay.transform.eta import EtaExpand
 from relay.transform.fix_invariants import FixInvariants
+from relay.transform.fold_cases import FoldCases
 from relay.transform.fold_constants import FoldConstants
 from relay.transform.fold_maps import FoldMaps
 from relay.transform.fold_terms import FoldTerms
@@ -74,6 +75,7 @@ __all__ = [
     "ExpandCompositions",
     "FindSoftmax",
     "FixInvariants",
+    "FoldCases",
     "FoldConstants",
     "FoldMaps",
     "FoldTerms",

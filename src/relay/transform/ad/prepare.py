@@ -19,6 +19,7 @@ from relay.transform.cse import CommonSubexpressions
 from relay.transform.dead_code import DeadCode, DeadFunctions
 from relay.transform.dims import DimUses
 from relay.transform.fix_invariants import FixInvariants
+from relay.transform.fold_cases import FoldCases
 from relay.transform.fold_maps import FoldMaps
 from relay.transform.fold_terms import FoldTerms
 from relay.transform.hoist import HoistOverTime
@@ -75,7 +76,7 @@ def with_loops(
         inline, CompileMatch(), LambdaLift(), dead, MergeDims(entries), Specialise(), inline, dead, FixInvariants(), dead,
         Inline(max_bindings=60, entries=entries), DeadCode(checked=False), MergeDims(entries), ShareSizes(entries),
         NameDims(), Simplify(), CommonSubexpressions(), DeadCode(), ChosenNumbers(entries), DeadCode(),
-        *([FoldTerms(), FoldMaps(), dead, BatchStructure(values=False, together=together), dead] if levels else []),
+        *([FoldCases(), FoldTerms(), FoldMaps(), dead, BatchStructure(values=False, together=together), dead] if levels else []),
         *([StackItems(True), dead] if stacked else []),
         HoistOverTime(True, entries), dead, inline, DeadCode(),
     ]  # fmt: skip

@@ -156,6 +156,8 @@ def _group(
     data = {name: _data_parameter(table[name], name) for name in members if requests is None or name != root}
     if requests is not None:
         data[root] = 0
+    elif not isinstance(table[root].params[data[root]].ty, AdtType):
+        raise NotStructural(f"@{root} takes a tuple apart")
     order = [root]
     place: dict[str, Copier] = {root: Copier()}
     number: dict[str, int] = {root: 0}
@@ -208,11 +210,15 @@ def _calls_in(code: Sequence[Binding], members: Sequence[str]) -> list[Call]:
 
 
 def _data_parameter(function: Function, name: str) -> int:
-    """The parameter that the function's first match takes apart."""
+    """The parameter that the function's first match takes apart: a value of a data type, or a tuple with one."""
+    whole: dict[Expr, Expr] = {}
     for binding in body_of(function).bindings:
+        if isinstance(binding.value, Proj):
+            whole[binding.var] = whole.get(binding.value.tuple, binding.value.tuple)
         if isinstance(binding.value, Match):
-            found = [n for n, p in enumerate(function.params) if p is binding.value.data]
-            if found and isinstance(function.params[found[0]].ty, AdtType):
+            data = binding.value.data
+            found = [n for n, p in enumerate(function.params) if p is whole.get(data, data)]
+            if found and isinstance(data.ty, AdtType):
                 return found[0]
             break
     raise NotStructural(f"@{name} does not take an argument apart before anything else")
