@@ -24,7 +24,8 @@ from relay.ir.types import FuncType, TensorType, TupleType, Type, mentions_any
 from relay.ir.walk import free_vars
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
-from relay.transform.batching.clauses import Clause, Structural
+from relay.transform.batching.clauses import Structural
+from relay.transform.batching.decisions import Clause
 from relay.transform.batching.describe import ListAt, Tables, Writer
 from relay.transform.batching.levels import INDEX, SCALAR, fresh, integer
 from relay.transform.blocks import as_block
