@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -37,6 +37,7 @@ from relay.te.scalar import (
     Size,
     Unary,
     children,
+    transform,
     walk,
 )
 
@@ -103,6 +104,33 @@ def with_values(stmt: Stmt, change: Callable[[Scalar], Scalar]) -> Stmt:
             return replace(stmt, value=change(stmt.value))
         case _:
             return stmt
+
+
+def again(stmt: Stmt, known: Mapping[Scalar, Scalar], name: Callable[[Axis], Axis]) -> Stmt:
+    """A statement of loops, bindings, conditions and stores once more, with the variables that it binds as ``name`` calls them, and
+    ``known`` expressions (by identity) replaced."""
+    names = {inner.var: name(inner.var) for inner in statements(stmt) if isinstance(inner, For | LetScalar)}
+    done: dict[int, Scalar] = {id(old): new for old, new in (*known.items(), *names.items())}
+
+    def change(value: Scalar) -> Scalar:
+        return transform(value, lambda node: node, done)
+
+    def visit(inner: Stmt) -> Stmt:
+        match inner:
+            case For():
+                return replace(inner, var=names[inner.var], extent=change(inner.extent))
+            case LetScalar():
+                return replace(inner, var=names[inner.var], value=change(inner.value))
+            case Branch():
+                return replace(inner, cond=change(inner.cond))
+            case Prefetch():
+                return replace(inner, indices=tuple(map(change, inner.indices)))
+            case Store():
+                return with_values(inner, change)
+            case _:
+                return inner
+
+    return rewritten(stmt, visit)
 
 
 def statements(root: Stmt) -> Iterator[Stmt]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from enum import Enum
 
@@ -19,6 +19,7 @@ from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Buffer, For, LetScalar, Seq, Stmt, Store
 from relay.loop.target import Target
+from relay.loop.walk import again
 from relay.plan.expand import Env, Expander, is_expensive
 from relay.plan.graph import tensor_key
 from relay.te.index import Indices
@@ -182,6 +183,28 @@ def bound(bindings: Sequence[tuple[Axis, Scalar]], body: Stmt) -> Stmt:
     for axis, value in reversed(bindings):
         body = LetScalar(axis, value, body)
     return body
+
+
+def each_row(
+    builder: Builder,
+    first: Stmt,
+    row: Scalar,
+    height: int,
+    known: Callable[[int], Mapping[Scalar, Scalar]] = lambda _: {},
+) -> list[Stmt]:
+    """What is made of each of ``height`` rows: the first, which binds ``row`` to its number, and others, in which it is that many more
+    and ``known`` expressions are others. To find out where all that is read lies takes longer than to write it once more."""
+    assert isinstance(first, LetScalar) and first.value is row
+
+    def name(axis: Axis) -> Axis:
+        return replace(axis, name=builder.fresh("e")) if isinstance(axis, Named) else replace(axis)
+
+    rows: list[Stmt] = [first]
+    for i in range(1, height):
+        other = again(first, known(i), name)
+        assert isinstance(other, LetScalar)
+        rows.append(replace(other, value=binary("add", row, i)))
+    return rows
 
 
 def position(indices: Indices, index: Sequence[Scalar], shape: Sequence[Dim]) -> Dim:

@@ -28,7 +28,7 @@ from relay.loop.ir import (
     between,
 )
 from relay.loop.walk import statements
-from relay.plan.build import Builder, bound, ceiling, hoisted, position, seq, serial
+from relay.plan.build import Builder, bound, ceiling, each_row, hoisted, position, seq, serial
 from relay.plan.expand import Env, cost
 from relay.plan.generic import pointwise_statements, pointwise_values
 from relay.plan.graph import loads
@@ -377,7 +377,7 @@ class ProductNest:
                     asked.append(Prefetch(stmt.buffer, place, write=True))
             return seq(asked)
 
-        return [self.finish_row(binary("add", row, i), first, lane, anything, lines) for i in range(height)]
+        return each_row(self.builder, self.finish_row(row, first, lane, anything, lines), row, height)
 
     def finish_tile(
         self,
@@ -394,19 +394,17 @@ class ProductNest:
         assert isinstance(height, int) and isinstance(width, int)
 
         def rows(masked: bool) -> Stmt:
-            out: list[Stmt] = []
-            for i in range(height):
-                lane = Axis("j", width)
-                value = Load(tile, (Const(i, "int64"), lane), tile.dtype)
+            lane, number = Axis("j", width), Const(0, "int64")
 
-                def wrap(body: Stmt, lane: Axis = lane) -> Stmt:
-                    inside = compare("lt", lane, across)
-                    if begin is not None and not isinstance(begin, Const):
-                        inside = binary("and", compare("ge", lane, begin), inside)
-                    return For(lane, Const(width, "int64"), Branch(inside, body) if masked else body, "vectorized")
+            def wrap(body: Stmt) -> Stmt:
+                inside = compare("lt", lane, across)
+                if begin is not None and not isinstance(begin, Const):
+                    inside = binary("and", compare("ge", lane, begin), inside)
+                return For(lane, Const(width, "int64"), Branch(inside, body) if masked else body, "vectorized")
 
-                out.append(self.finish_row(binary("add", row, i), first, lane, value, wrap))
-            return seq(out)
+            value = Load(tile, (number, lane), tile.dtype)
+            one = self.finish_row(row, first, lane, value, wrap)
+            return seq(each_row(self.builder, one, row, height, lambda i: {number: Const(i, "int64")}))
 
         if isinstance(across, Const):
             return [rows(across.value != width)]
