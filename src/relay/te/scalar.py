@@ -510,24 +510,24 @@ def transform(root: Scalar, visit: Callable[[Scalar], Scalar], memo: dict[int, S
 
 def walk(root: Scalar, visited: set[int] | None = None) -> list[Scalar]:
     """Every node once, operands before users; of several expressions, none that has been ``visited`` (by identity) before."""
-    if not _OPERANDS[type(root)](root):
+    operands_of = _OPERANDS
+    if not operands_of[type(root)](root):
         return [root]  # most indices
     out: list[Scalar] = []
     seen: set[int] = set() if visited is None else visited
-    todo: list[Scalar | None] = [root]  # None: the node below it comes next in the result
+    todo: list[Any] = [root]  # None: the node below it comes next in the result
+    take, give, see = todo.pop, out.append, seen.add
     while todo:
-        node = todo.pop()
+        node = take()
         if node is None:
-            node = todo.pop()
-            assert node is not None
-            out.append(node)
-        elif id(node) not in seen:
-            seen.add(id(node))
-            operands = _OPERANDS[type(node)](node)
+            give(take())
+        elif (number := id(node)) not in seen:
+            see(number)
+            operands = operands_of[type(node)](node)
             if operands:
                 todo += (node, None, *operands)
             else:
-                out.append(node)
+                give(node)
     return out
 
 
