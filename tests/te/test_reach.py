@@ -116,6 +116,12 @@ def test_what_is_outside_whatever_the_sizes_are(operands: str, op: str) -> None:
         relay.infer_type(_main(operands, op))
 
 
+def test_a_read_that_is_outside_because_two_sizes_differ_is_said_to_be_that() -> None:
+    text = '#[version = "0.0.5"]\ndef @main[n: Dim](%x: Tensor[(n, 3), float32]) { reshape(%x, newshape=[n, 4]) }'
+    with pytest.raises(ShapeError, match=r"sizes of reshape's operand and result must agree: 3\*n and 4\*n"):
+        relay.infer_type(relay.parse(text))
+
+
 @pytest.mark.parametrize(
     ("operands", "op", "shapes"),
     [

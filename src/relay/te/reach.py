@@ -55,7 +55,7 @@ def demands_of_reads(outputs: Sequence[Tensor], demands: Sequence[Demand]) -> li
                 if facts is None:
                     facts = _facts(demands)
                 with facts.within():
-                    for demand in _demands(load, number, axes, facts):
+                    for demand in _demands(load, number, axes, facts, demands):
                         found.setdefault((demand.left, demand.right), demand)
     return list(found.values())
 
@@ -99,7 +99,20 @@ def _facts(demands: Sequence[Demand]) -> Facts:
     return facts
 
 
-def _demands(load: Load, number: int, axes: Sequence[Axis], facts: Facts) -> Iterator[Demand]:
+def _broken(demands: Sequence[Demand], axes: Sequence[Axis]) -> Demand | None:
+    """A demand of two sizes to be equal that they are not wherever axes have elements: a read that is outside follows from it."""
+    some = Facts()
+    for axis in axes:
+        some.assume(dim_sub(where_any(axis.extent), 1))
+    for d in demands:
+        if d.relation == "==" and not is_any(d.left) and not is_any(d.right):
+            apart = dim_sub(d.left, d.right)
+            if some.implies(dim_sub(apart, 1)) or some.implies(dim_sub(dim_mul(-1, apart), 1)):
+                return d
+    return None
+
+
+def _demands(load: Load, number: int, axes: Sequence[Axis], facts: Facts, given: Sequence[Demand]) -> Iterator[Demand]:
     assert isinstance(load.source, Tensor)
     index, size = load.indices[number], load.source.shape[number]
     indices = Indices()
@@ -129,6 +142,8 @@ def _demands(load: Load, number: int, axes: Sequence[Axis], facts: Facts) -> Ite
         if facts.implies(goal):
             continue
         if (high := dim_bounds(goal)[1]) is not None and high < 0:
+            if (broken := _broken(given, axes)) is not None:
+                raise DefinitionError(f"{broken.why} must agree: {broken.left} and {broken.right}")
             raise DefinitionError(f"{why}: bound the index, or choose with te.select where it is inside")
         yield Demand(dim_total(left), dim_total(right), why, "<=")
 
