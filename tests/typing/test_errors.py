@@ -266,6 +266,10 @@ def test_a_partial_match_is_exempt() -> None:
         ("def @f(%i: int64) { %i }\ndef @main() { @f(3) }", 'cast(%x, dtype="int64")'),
         (f"def @f(%x: int64) {{ %x }}\ndef @main({X}) {{ @f(%x) }}", None),  # a cast would not do
         (f"def @main({X}) {{ !%x }}", None),
+        (
+            "def @main(%x: float32) { %x - grad(fn (%y: float32) -> float32 { %y * %y })(%x) }",
+            "grad(%f)(%x) is (value,",
+        ),
     ],
 )
 def test_what_to_write_instead(program: str, hint: str | None) -> None:

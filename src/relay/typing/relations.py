@@ -105,7 +105,10 @@ def _traced(op: Operator, args: Sequence[Type], attrs: Attrs, is_unknown: Callab
     def shape_and_type(t: Type, name: str) -> ShapeAndType:
         nonlocal flat
         if not isinstance(t, TensorType):
-            raise TypeError_(f"operator {op.name}: {name} must be a tensor, found {type_text(t)}")
+            hint = ""
+            if isinstance(t, TupleType):
+                hint = "a field of a tuple is %x.0; grad(%f)(%x) is (value, (the cotangent of each argument,)): the first is .1.0"
+            raise TypeError_(f"operator {op.name}: {name} must be a tensor, found {type_text(t)}", hint=hint)
         if not isinstance(t.shape, tuple) or not isinstance(t.dtype, str):
             raise TypeError_(
                 f"operator {op.name}: {name} has the type {type_text(t)}, whose rank or base type is a parameter",
