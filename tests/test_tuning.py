@@ -142,31 +142,35 @@ def @main(%x: Tensor[(1, 64, 14, 14), float32]) {
 
 
 @pytest.mark.parametrize("fast", [0, 1])
-def test_layouts_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fast: int) -> None:
-    """What takes turns are kernels of both forms; where the laid out one is faster it is taken. Kept for other programs like it."""
+@pytest.mark.parametrize("images", ["1", "n", "most"])
+def test_layouts_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fast: int, images: str) -> None:
+    """What takes turns are kernels of both forms; where the laid out one is faster it is taken. Kept for other programs like it. Of an
+    unknown number of images a few are measured, as far as its bounds allow."""
+    text = POOL.replace("@main(", "@main[n: Dim, most: Dim(1, 2)](").replace("(1, 64", f"({images}, 64")
     turns = 0
 
     def times(candidates: Any, given: Any) -> list[float]:
         nonlocal turns
         turns += 1
+        assert given[0].shape[0] == {"1": 1, "n": 8, "most": 2}[images]
         first, second = (np.asarray(c.run(*given)) for c in candidates)
         np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6)  # taps above each other may be added first
         return [2.0 - n if fast else 1.0 + n for n in (0, 1)]
 
     monkeypatch.setattr(tuning, "_times", times)
     options = relay.Options(tune=True, cache_dir=tmp_path)
-    made = pipeline.build(loading.as_module(POOL), options)
+    made = pipeline.build(loading.as_module(text), options)
     assert turns == 4
     assert ("laid_out" in made.module.text()) == bool(fast)
-    again = pipeline.build(loading.as_module(POOL), options)
+    again = pipeline.build(loading.as_module(text), options)
     assert turns == 4 and again.module.text() == made.module.text()
     for n, file in enumerate((tmp_path / "schedules").iterdir()):
         file.write_text(("{}", "[]", "[1.0]", "nothing")[n % 4])
-    assert pipeline.build(loading.as_module(POOL), options).module.text() == made.module.text()
+    assert pipeline.build(loading.as_module(text), options).module.text() == made.module.text()
     assert turns == 8  # a damaged file says nothing
     x = np.random.default_rng(0).standard_normal((1, 64, 14, 14), dtype=np.float32)
     tuned = relay.Executable.from_bytes(made.image.to_bytes(), None)
-    plain = relay.compile(POOL, cache_dir=tmp_path)
+    plain = relay.compile(text, cache_dir=tmp_path)
     np.testing.assert_allclose(np.asarray(tuned(x)), np.asarray(plain(x)), rtol=1e-5, atol=1e-6)
 
 

@@ -16,7 +16,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ from relay.codegen.kernels import build
 from relay.codegen.target import runs_here
 from relay.executable.program import Executable
 from relay.ir.diagnostics import CompileError, FileError
-from relay.ir.dim import DimVar, as_dim
+from relay.ir.dim import DimVar, as_dim, dim_vars
 from relay.ir.dim_total import dim_evaluate_total
 from relay.ir.dtypes import dtype_name, numpy_dtype
 from relay.ir.expr import Constant, Function, Var
@@ -54,6 +54,8 @@ T = TypeVar("T")
 Sizes = Mapping[DimVar, int]
 # The size that symbolic kernels are tuned at, and those that the best are measured at.
 _LARGE, _SWEEP = 64, (1, 2, 4, 8, 16, 32, 64, 128, 256)
+# How many images of a number that is not known layouts are measured with.
+_IMAGES = 8
 # Kernels with less to do than this at the large size are not worth it, and no measurement does more: operations.
 _LEAST, _MOST = 2e5, 4e9
 # Schedules that go on to the blocks of rows, and from there to the other sizes.
@@ -101,14 +103,17 @@ class Tuner:
         return self._once(key.text, lambda: self._tune(primitive, key, constants), read, asdict)
 
     def seconds(self, modules: Sequence[Module]) -> list[float]:
-        """What the entries of modules of primitives, of operands of known sizes, take: of random operands, in turns."""
+        """What the entries of modules of primitives take: of random operands, in turns. Sizes that are not known are `_IMAGES`."""
         plans = [plan_module(m, self._target, self._run_graph) for m in modules]
         texts = [kernel_text(k.kernel) for plan in plans for k in plan.kernels]
 
         def measured() -> list[float]:
             random = np.random.default_rng(0)
             types = [p.ty for p in modules[0].function("main").params]
-            given = [_random(ty, {}, random) for ty in types if isinstance(ty, TensorType)]
+            tensors = [ty for ty in types if isinstance(ty, TensorType)]
+            dims = {v for ty in tensors if isinstance(ty.shape, tuple) for d in ty.shape for v in dim_vars(d)}
+            sizes = _as_far_as_bounds(dims, _IMAGES)
+            given = [_random(ty, sizes, random) for ty in tensors]
             return _times(self._executables([(MODEL, plan) for plan in plans]), given)
 
         return self._once(texts, measured, lambda data: [float(data[n]) for n in range(len(modules))], list)
@@ -242,8 +247,13 @@ def _mean(values: Sequence[float]) -> float:
 
 def _within(plan: KernelPlan, size: int) -> Sizes | None:
     """Every size of a kernel ``size``, as far as its bounds allow; None where that is too much to measure."""
-    sizes = {v: max(v.lo, size if v.hi is None else min(size, v.hi)) for v in plan.key.dims}
+    sizes = _as_far_as_bounds(plan.key.dims, size)
     return sizes if max(dim_evaluate_total(plan.flops, sizes), dim_evaluate_total(plan.bytes, sizes)) <= _MOST else None
+
+
+def _as_far_as_bounds(dims: Iterable[DimVar], size: int) -> Sizes:
+    """Every size ``size``, as far as its bounds allow."""
+    return {v: max(v.lo, size if v.hi is None else min(size, v.hi)) for v in dims}
 
 
 def _times(candidates: Sequence[_Candidate], arguments: Sequence[Array]) -> list[float]:

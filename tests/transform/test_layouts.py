@@ -123,15 +123,33 @@ def test_what_is_measured_decides(text: str, fast: str) -> None:
         """def @main(%x: Tensor[(1, 64, 28, 28), float32], %w: Tensor[(64, 1, 3, 3), float32]) { nn.conv2d(%x, %w, groups=64) }""",
         """def @main(%x: Tensor[(1, 512, 14, 14), float32], %w: Tensor[(512, 1, 5, 5), float32]) {
              nn.conv2d(%x, %w, padding=[2, 2], groups=512) }""",
-        # Sizes that are not known, tensors of another rank.
-        """def @main[n: Dim](%x: Tensor[(n, 64, 7, 7), float32], %w: Tensor[(64, 1, 3, 3), float32]) {
-             nn.conv2d(%x, %w, groups=64, strides=[2, 2]) }""",
+        # Sizes that are not known but how many images there are, tensors of another rank.
+        """def @main[n: Dim](%x: Tensor[(4, n, 7, 7), float32]) { nn.max_pool2d(%x, pool_size=[2, 2], strides=[2, 2]) }""",
+        """def @main[n: Dim](%x: Tensor[(4, 64, n, 7), float32]) { nn.max_pool2d(%x, pool_size=[2, 2], strides=[2, 2]) }""",
         "def @main(%x: Tensor[(8, 64), float32], %w: Tensor[(64, 64), float32]) { nn.dense(%x, %w) }",
     ],
 )
 def test_what_stays(text: str) -> None:
     module = Pipeline(parse_passes("name_dims"))(relay.parse(HEAD + text))
     assert Layouts()(module) is module
+
+
+@pytest.mark.parametrize("layout", ["ACDB", "ABCD8b"])
+def test_how_many_images_there_are_need_not_be_known(layout: str) -> None:
+    """A batch of unknown size took twenty times as long as a known one, whose channels lie innermost."""
+    text = """def @main[n: Dim](%x: Tensor[(n, 64, 7, 7), float32], %b: Tensor[(64, 1, 3, 3), float32]) {
+      let %y = nn.conv2d(%x, %b, padding=[1, 1], groups=64);
+      nn.max_pool2d(nn.relu(%y), pool_size=[3, 3], strides=[2, 2], padding=[1, 1]) }"""
+    module = Pipeline(parse_passes("name_dims"))(relay.parse(HEAD + text))
+    after = Layouts(layout)(module)
+    verify_types(after)
+    assert layouts_of(after) == {layout}
+    assert not layouts_of(Layouts("BACD")(module)), "images do not stay outermost"
+    rng, exe = np.random.default_rng(2), relay.compile(after)
+    for n in (0, 1, 3):
+        given = [rng.integers(-3, 4, s).astype("float32") for s in ((n, 64, 7, 7), (64, 1, 3, 3))]
+        wanted: Any = relay.evaluate(module, *given)
+        np.testing.assert_array_equal(np.asarray(exe(*given)), np.asarray(wanted))
 
 
 def test_windows_of_whose_sums_several_are_made_at_once_move_where_lines_are_long() -> None:

@@ -18,6 +18,8 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from relay import te
+from relay.ir.dim import Dim, shape_size
+from relay.ir.dim_total import dim_typical
 from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, OpRef, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.record import record
@@ -28,7 +30,7 @@ from relay.op import registry
 from relay.op.layouts import SUFFIX, can_lay_out
 from relay.plan.stages import contraction
 from relay.te.index import Indices
-from relay.te.layout import Layout, axis_letters, innermost, layout_of
+from relay.te.layout import Layout, Part, axis_letters, innermost, layout_of
 from relay.te.scalar import Axis, Load, Reduce, walk
 from relay.te.tensor import Compute, Tensor, stage_bodies
 from relay.transform.access import AccessTable
@@ -259,7 +261,7 @@ class _Regions:
         if access is None or access.view or access.kind == "opaque" or not can_lay_out(registry.get(call.fn.name)):
             return None
         traced = traced_call(call)
-        if traced is None or any(not isinstance(d, int) for t in (*traced.inputs, *traced.outputs) for d in t.shape):
+        if traced is None or not all(self._is_known(t.shape) for t in (*traced.inputs, *traced.outputs)):
             return None
         (result,) = traced.outputs
         operands = [(t.stage, a) for t, a in zip(traced.inputs, call.args, strict=True)]
@@ -285,9 +287,14 @@ class _Regions:
         ty = var.ty
         if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or ty.device is not None:
             return False
-        if len(ty.shape) != self.layout.rank or not all(isinstance(d, int) for d in ty.shape):
+        if len(ty.shape) != self.layout.rank or not self._is_known(ty.shape):
             return False
         return self.layout.divides(ty.shape)
+
+    def _is_known(self, shape: Sequence[Dim]) -> bool:
+        """Whether all sizes are known that the layout moves: how many images there are is not asked where they stay the outermost axis."""
+        moved = shape[1:] if len(shape) == self.layout.rank and self.layout.parts[0] == Part(0) else shape
+        return all(isinstance(d, int) for d in moved)
 
 
 def _is_product(stage: te.Stage) -> bool:
@@ -335,7 +342,7 @@ def _lines(result: Tensor, costs: Costs) -> float:
             )
             if isinstance(body, Reduce) and line is not None and isinstance(line.extent, int):
                 assert isinstance(stage, Compute)
-                terms = prod(a.extent for a in (*stage.axes, *body.axes) if isinstance(a.extent, int))
+                terms = dim_typical(shape_size(tuple(a.extent for a in (*stage.axes, *body.axes))))
                 first, each = _time(body, stage.axes, line, costs)
                 total += terms / max(line.extent, 1) * (first + each * -(-line.extent // costs.lanes))
     return total
@@ -365,7 +372,7 @@ def _time(body: Reduce, axes: Sequence[Axis], line: Axis, costs: Costs) -> tuple
 def _elements(var: Var) -> int:
     ty = type_of(var)
     assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
-    return prod(d for d in ty.shape if isinstance(d, int))
+    return dim_typical(shape_size(ty.shape))
 
 
 def _formed(role: _Role, moved: Mapping[Var, Var], beside: Mapping[int, Var], result: bool, layout: Layout) -> Call:
