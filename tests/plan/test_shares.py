@@ -10,13 +10,16 @@ import pytest
 import relay
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Function
+from relay.loop.bounds import unproved
 from relay.loop.evaluate import _State
 from relay.loop.ir import WORKERS, Buffer, For, Kernel, LetScalar, Stmt, Store
 from relay.loop.verify import verify
+from relay.loop.walk import statements
 from relay.plan.build import Builder
 from relay.plan.kernel_plan import KernelPlan, make_plan
 from relay.plan.parallel import PARALLEL_COST, parallel
 from relay.te.index import Indices
+from relay.te.scalar import Axis, Binary
 from tests.plan.harness import ZEN4, check, primitive, random, tasks, tensor
 
 V = DimVar("n")
@@ -146,3 +149,16 @@ def test_iterations_are_shared_out_evenly(extent: int, chunks: int) -> None:
             shares = [sum(map(len, found.pieces[a:b])) for a, b in pairwise(bounds)]
             assert max(shares) <= -(-extent // working) * 17 / 16, (threads, shares)
         assert count <= max(2 * most, most + threads), (threads, count)
+
+
+def test_where_an_iteration_is_is_an_addition() -> None:
+    """That it is one of all is said once for a piece: said for each, it took as long as to copy three elements."""
+    out = Buffer("out", (1000,), "int64")
+    stmt = parallel(Builder(ZEN4, Indices()), 1000, PARALLEL_COST // 100, lambda r: Store(out, (r,), r))
+    kernel = Kernel("shared", (), (out,), (), stmt)
+    assert not unproved(kernel)
+    found = [s for s in statements(stmt) if isinstance(s, For)]
+    assert [s.kind for s in found] == ["parallel", "serial"]
+    inner = found[1].body
+    assert isinstance(inner, LetScalar) and isinstance(inner.value, Binary) and inner.value.op == "add"
+    assert all(isinstance(n, Axis) for n in (inner.value.a, inner.value.b))

@@ -104,13 +104,14 @@ def _in_shares(var: Axis, extent: int, most: int, chunks: int, body: Stmt) -> St
     all."""
     threads, share, pieces, per = (Axis(hint, extent + 1) for hint in ("threads", "share", "pieces", "per"))
     chunk, inner, of, begin = (Axis(hint, 2 * extent) for hint in ("chunk", "t", "of", "begin"))
-    start = binary("add", binary("mul", of, share), begin)
+    # It is between these ends anyway: so it is seen, once for a chunk.
+    start = Between("start", extent + 1, low=0, high=(Const(extent, "int64"),))
     left = minimum(binary("sub", share, begin), binary("sub", extent, start))
-    here = minimum(maximum(binary("add", start, inner), 0), extent - 1)  # which it is anyway: so it is seen
-    run = For(inner, maximum(minimum(per, left), 0), LetScalar(var, here, body))
+    run = For(inner, maximum(minimum(per, left), 0), LetScalar(var, binary("add", start, inner), body))
     place = bound([
         (of, binary("floordiv", chunk, pieces)),
         (begin, binary("mul", binary("sub", chunk, binary("mul", of, pieces)), per)),
+        between(start, binary("add", binary("mul", of, share), begin)),
     ], run)  # fmt: skip
     return bound([
         (threads, minimum(WORKERS, most)),
