@@ -15,7 +15,7 @@ from relay.loop.printer import kernel_text
 from relay.loop.walk import statements
 from tests.plan.harness import Maker, check, primitive, tensor
 
-V, S = DimVar("n"), DimVar("s")
+V, S, T = DimVar("n"), DimVar("s"), DimVar("t")
 N = as_dim(V)
 ROWS = (0, 1, 15, 16, 37)
 
@@ -97,3 +97,30 @@ def test_drawn_chains(seed: int) -> None:
 
     rows = [{V: n, S: s} for n in (1, 16, 33) for s in (2, 5, 8, 11)]
     check(primitive([tensor((N, a, b)), tensor((N, a))], build), *rows, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("op", ["sum", "max", "prod", "argmin"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "int32"])
+def test_rows_that_turn_out_to_be_short(op: str, dtype: str) -> None:
+    """Of which a reduction reads each once: 33,333 rows of three took eight times as long as those of a known length."""
+    sizes = [
+        {V: n, S: s} for n in (0, 1, 15, 16, 17, 64, 150) for s in (0, 1, 3, 4, 5, 8, 9) if s or op in ("sum", "prod")
+    ]
+    tolerance = 2e-2 if dtype == "float16" else 1e-4
+    plan = check(primitive([tensor((N, as_dim(S)), dtype)], lambda m, x: m(op, x, axis=1)), *sizes, tolerance=tolerance)
+    most = 8 if dtype in ("float32", "float64", "int32") else 4
+    assert f"s <= {most}" in kernel_text(plan.kernel) or op == "argmin", "rows that take several steps are turned"
+
+
+def test_rows_of_several_axes_that_turn_out_to_be_short() -> None:
+    """Lanes run across all rows that lie behind each other; pairs of points read one side by lanes and the other alike."""
+    axes = [{V: n, S: s} for n in (0, 1, 3, 4, 5, 9) for s in (1, 2, 3, 8, 11)]
+    plan = check(primitive([tensor((N, N, as_dim(S)))], lambda m, x: m("max", x, axis=2)), *axes)
+    assert "(s <= 8) & ((n*n) >= 16)" in kernel_text(plan.kernel)
+
+    def pairs(m: Maker, x: Expr, y: Expr) -> Expr:
+        apart = m("subtract", m("expand_dims", x, axis=1), m("expand_dims", y, axis=0))
+        return m("sum", m("multiply", apart, apart), axis=2)
+
+    given = [tensor((N, as_dim(S))), tensor((as_dim(T), as_dim(S)))]
+    check(primitive(given, pairs), *({V: 3, S: s, T: t} for s in (0, 1, 3, 8, 9) for t in (1, 15, 16, 19, 40)))

@@ -75,7 +75,7 @@ def row_nest(builder: Builder, nest: Nest, long: Short | None = None) -> Stmt:
     too_long = None if narrow is None else narrow.too_long
     if too_long is not None:
         other = too_long if few is None else binary("or", too_long, few)
-        return Branch(other, _unturned(builder, nest, begun, given, long), blocks)
+        return Branch(other, _unturned(builder, nest, begun, given, long, lines=False), blocks)
     if few is None:
         return blocks
     emitter.near = narrow is not None
@@ -83,9 +83,15 @@ def row_nest(builder: Builder, nest: Nest, long: Short | None = None) -> Stmt:
 
 
 def _unturned(
-    builder: Builder, nest: Nest, begun: _Begun, given: dict[tuple[int, int], Storage], long: Short | None
+    builder: Builder,
+    nest: Nest,
+    begun: _Begun,
+    given: dict[tuple[int, int], Storage],
+    long: Short | None,
+    lines: bool = True,
 ) -> Stmt:
-    """The loops of a nest whose rows are read where they are. ``given``: the memory that there was before the nest."""
+    """The loops of a nest whose rows are read where they are. ``given``: the memory that there was before the nest; ``lines``: rows that
+    are one line may turn out to be short here."""
     lanes = builder.lanes(nest.dtypes)
     rows, plans, temps, work, emitter = begun.rows, begun.plans, begun.temps, begun.work, begun.emitter
     env, storage = dict(emitter.env), dict(builder.storage)
@@ -113,13 +119,13 @@ def _unturned(
     small = None
     if is_across is True and len(rows) > 1 and any(p.reduced for p in plans):
         small = Short.of(builder, nest.with_rows(len(nest.members[0].rows) - 1))
-    elif is_across is False and any(len(p.inner) + len(p.reduced) > 1 for p in plans):
-        small = Short.of(builder, nest)
+    elif is_across is False and rows and (lines or any(len(p.inner) + len(p.reduced) > 1 for p in plans)):
+        small = Short.of(builder, nest, rows[-1].extent)
     # Where lanes are loaded one by one, that has to be little beside what is computed.
     worth = builder.target.mask_registers or computes(nest)
     if small is not None and worth and small.may_hold and (long is None or not small.implies(long)):
         builder.storage = dict(given)
-        made = _across_short(builder, small.nest)
+        made = _across_short(builder, small)
         as_it_was()
         rest = across if is_across else _along
         return Branch(small.holds, made, rest(emitter, plans, temps, rows, work))
@@ -198,7 +204,7 @@ def short_nests(builder: Builder, short: Short, later: Sequence[Nest]) -> Stmt:
         for key in keys_of(member.kept):
             if key in given and given[key].buffer.scope != "operand" and key not in read:
                 del builder.storage[key]
-    made = _across_short(builder, short.nest)
+    made = _across_short(builder, short)
     builder.storage = given
     return made
 
@@ -214,17 +220,19 @@ def _across_matrices(builder: Builder, nest: Nest) -> Stmt | None:
     return across(begun.emitter, begun.plans, begun.temps, begun.rows, begun.work) if computes(nest) else None
 
 
-def _across_short(builder: Builder, nest: Nest) -> Stmt:
+def _across_short(builder: Builder, short: Short) -> Stmt:
     """Lanes across the last of the rows, inside of which all is found to be short when it runs. What members pass on has memory of its own,
     lane beside lane: in a result rows lie behind each other."""
+    nest = short.nest
     begun = _Begun.of(builder, nest, in_results=False)
     begun.emitter.short = builder.target.masked
     parts = begun.emitter, begun.plans, begun.temps, begun.rows, begun.work
     if not builder.target.masked:
         return across(*parts)
-    # The rows were counted as they are, not as their loops may be split.
-    enough = known_equal(begun.rows[-1].extent, nest.members[0].rows[-1].extent)
-    return held(*parts, whole=not builder.target.mask_registers, enough=enough)
+    # What was counted need not be what the loops go through: they may be split.
+    counted = nest.members[0].rows[-1].extent if short.line is None else short.line
+    enough = known_equal(begun.rows[-1].extent, counted)
+    return held(*parts, whole=enough or not builder.target.mask_registers, enough=enough)
 
 
 def _beside(emitter: Emitter, plans: Sequence[MemberPlan], given: Container[tuple[int, int]], row: Axis) -> bool:

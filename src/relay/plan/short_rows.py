@@ -13,47 +13,54 @@ from math import prod
 
 from relay.ir.dim import Dim
 from relay.ir.record import record
+from relay.ir.types import dtype_bits
 from relay.plan.build import Builder
 from relay.plan.expand import is_dear
 from relay.plan.nests import Member, Nest, read_at, reads_of
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Scalar, compare, conjunction, extent_of, walk
+from relay.te.scalar import Axis, Load, Scalar, compare, conjunction, extent_of, walk
 from relay.te.tensor import Scan, stage_bodies
 
-# So many elements of an axis are few, and a member has so many inside of a row at most: what it passes on has them for each lane.
+# So many elements of an axis are few, and a member has so many inside of a row at most: what it passes on has them for each lane. Where
+# lanes are loaded one by one because processors gather no such elements, and little is done with them, fewer are.
 FEW, _MOST = 8, 64
+_FEW_ONE_BY_ONE, _GATHERED = 4, 32
 
 
 @record(frozen=True, slots=True, eq=False)
 class Short:
-    """A nest for lanes across the last of its rows, if the ``sizes`` are few, and those of the ``line`` enough for a vector. Both are no
-    conditions where they are known."""
+    """A nest for lanes across the last of its rows, if the ``sizes`` are few, ``most`` or less, and those of the ``line`` enough for a
+    vector. Both are no conditions where they are known."""
 
     nest: Nest
     sizes: frozenset[Dim]
     line: Dim | None
     lanes: int
+    most: int = FEW
 
     @staticmethod
-    def of(builder: Builder, nest: Nest) -> Short | None:
-        """None: something inside is known to be long, or rows to be few, or there are steps in order."""
+    def of(builder: Builder, nest: Nest, line: Dim | None = None) -> Short | None:
+        """``line``: how long the last of the rows is where loops go through several of them as one. None: something inside is known to be
+        long, or rows to be few, or there are steps in order."""
         rows = nest.members[0].rows
         if not rows or any(isinstance(m.kept.stage, Scan) for m in nest.members):
             return None
         inside = [[a.extent for a in (*m.inner, *m.kept.reduce_axes)] for m in nest.members]
-        line, lanes = rows[-1].extent, builder.lanes(nest.dtypes)
+        line, lanes = rows[-1].extent if line is None else line, builder.lanes(nest.dtypes)
         if not any(inside) or any(isinstance(size, int) and size > FEW for axes in inside for size in axes):
             return None
         most = max(prod(size if isinstance(size, int) else FEW for size in axes) for axes in inside)
         if most > _MOST or (isinstance(line, int) and line < lanes):
             return None
         sizes = frozenset(size for axes in inside for size in axes if not isinstance(size, int))
-        return Short(nest, sizes, None if isinstance(line, int) or not sizes else line, lanes)
+        gathered = computes(nest) or min(_read_bits(nest), default=_GATHERED) >= _GATHERED
+        few = FEW if gathered else _FEW_ONE_BY_ONE
+        return Short(nest, sizes, None if isinstance(line, int) or not sizes else line, lanes, few)
 
     @property
     def holds(self) -> Scalar:
         """Whether all is short."""
-        few = [compare("le", extent_of(size), FEW) for size in sorted(self.sizes, key=str)]
+        few = [compare("le", extent_of(size), self.most) for size in sorted(self.sizes, key=str)]
         return conjunction([*few, *([] if self.line is None else [compare("ge", extent_of(self.line), self.lanes)])])
 
     @property
@@ -64,7 +71,7 @@ class Short:
 
     def implies(self, other: Short) -> bool:
         """Whether the other nest is short wherever this one is."""
-        return self.sizes >= other.sizes and (other.line is None or self.line == other.line)
+        return self.sizes >= other.sizes and self.most <= other.most and (other.line is None or self.line == other.line)
 
 
 def of_small_matrices(builder: Builder, nest: Nest, row: Axis) -> Nest | None:
@@ -83,6 +90,12 @@ def of_small_matrices(builder: Builder, nest: Nest, row: Axis) -> Nest | None:
 def _is_short(axis: Axis, lanes: int) -> bool:
     """Whether an axis is known to be less than half a vector."""
     return isinstance(axis.extent, int) and 2 * axis.extent < lanes
+
+
+def _read_bits(nest: Nest) -> list[int]:
+    """How many bits the elements that a nest reads have."""
+    bodies = [b for m in nest.members for b in stage_bodies(m.kept.stage)]
+    return [dtype_bits(n.dtype) for b in bodies for n in walk(b) if isinstance(n, Load)]
 
 
 def computes(nest: Nest) -> bool:
