@@ -68,6 +68,10 @@ def test_known_columns(columns: int, steps: int | None) -> None:
         plan = check(primitive([given], build), *sizes, tolerance=1e-4)
         if name == "sum":
             assert _beside(plan) == (columns > 1 and columns <= (16 if steps is None else 4 if steps == 300 else 0))
+        if name in ("softmax", "log_softmax", "distance") and steps is None:
+            assert _beside(plan) == (columns > 1), (
+                "two to four went one after the other, each by every second to fourth element"
+            )
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int8", "int32", "int64"])

@@ -30,7 +30,7 @@ from relay.plan.row_pipeline import paired, pipelined
 from relay.plan.row_temporaries import keys_of, repeated, temporaries
 from relay.plan.row_tiles import rows_at_once
 from relay.plan.rows_across import across, held, turned
-from relay.plan.short_rows import Short, computes, of_small_matrices
+from relay.plan.short_rows import Short, computes, is_computed, of_small_matrices
 from relay.plan.space import Accesses, Space, accesses
 from relay.plan.strips import strips
 from relay.te.scalar import (
@@ -331,9 +331,13 @@ def _across_rows(
         # Of sums down few columns, steps beside each other fill lanes; lanes along columns that are not near are collected one by one.
         loops = [p for p in plans if p.reduced or p.inner]
         sums = [p.reduced[-1] for p in loops if p.reduced]
-        long = any(not isinstance(axis.extent, int) or axis.extent >= lanes for axis in sums)
-        down = len(sums) == len(loops) and all(may_be_few(last.extent, axis.extent) for axis in sums)
-        beside = all(lie_beside(indices, found.polys, last, axis) for axis in sums)
+        stages = [p.member.kept.stage for p in loops]
+        scans = any(isinstance(stage, Scan) for stage in stages)
+        dear = len(sums) < len(loops) and not scans and any(map(is_computed, stages))
+        going = [(p.reduced or p.inner)[-1] for p in loops] if dear else sums
+        long = any(not isinstance(axis.extent, int) or axis.extent >= lanes for axis in going)
+        down = len(going) == len(loops) and all(may_be_few(last.extent, axis.extent, dear) for axis in going)
+        beside = all(lie_beside(indices, found.polys, last, axis) for axis in going)
         if not (long and beside) or (_is_near(last.extent) and not down):
             return False
     votes, undecided, across = 0, True, False

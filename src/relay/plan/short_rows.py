@@ -19,7 +19,7 @@ from relay.plan.expand import is_dear
 from relay.plan.nests import Member, Nest, read_at, reads_of
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Load, Scalar, compare, conjunction, extent_of, walk
-from relay.te.tensor import Scan, stage_bodies
+from relay.te.tensor import Scan, Stage, stage_bodies
 
 # So many elements of an axis are few, and a member has so many inside of a row at most: what it passes on has them for each lane. Where
 # lanes are loaded one by one because processors gather no such elements, and little is done with them, fewer are.
@@ -100,8 +100,12 @@ def _read_bits(nest: Nest) -> list[int]:
 
 def computes(nest: Nest) -> bool:
     """Whether a nest computes something dear of each element."""
-    bodies = (b for m in nest.members for b in stage_bodies(m.kept.stage))
-    return any(is_dear(n) for b in bodies for n in walk(b) if n.dtype != "int64")
+    return any(is_computed(m.kept.stage) for m in nest.members)
+
+
+def is_computed(stage: Stage) -> bool:
+    """Whether something dear is computed of each element of a stage."""
+    return any(is_dear(n) for b in stage_bodies(stage) for n in walk(b) if n.dtype != "int64")
 
 
 def runs(builder: Builder, nests: Sequence[Nest], known: bool) -> list[tuple[list[Nest], Short | None]]:
