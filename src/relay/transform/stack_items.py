@@ -27,7 +27,7 @@ from relay.transform.base import Pass
 from relay.transform.batching.clauses import Structural
 from relay.transform.batching.decisions import Clause
 from relay.transform.batching.describe import ListAt, Tables, Writer
-from relay.transform.batching.levels import INDEX, SCALAR, fresh, integer
+from relay.transform.batching.levels import INDEX, SCALAR, fresh, integer, param
 from relay.transform.blocks import as_block
 from relay.transform.build import internal_call, op_call, type_of
 from relay.transform.copying import Copier
@@ -83,12 +83,9 @@ def _items(walk: ListWalk) -> tuple[TensorType, ...] | None:
 
 def _goes_on(name: str, function: Function, walk: ListWalk) -> int | None:
     """Where after an item, whatever it is, the function goes on with the rest of the list, once; None where it does not."""
-    found = [n for n, b in enumerate(as_block(walk.full.body).bindings) if _is_call(b.value, name)]
-    return found[0] if len(self_calls(name, function)) == len(found) == 1 else None
-
-
-def _is_call(value: Expr, name: str) -> bool:
-    return isinstance(value, Call) and isinstance(value.fn, GlobalVar) and value.fn.name == name
+    calls = self_calls(name, function)
+    found = [n for n, b in enumerate(as_block(walk.full.body).bindings) if any(b.value is c for c in calls)]
+    return found[0] if len(calls) == len(found) == 1 else None
 
 
 def _multiplies_items(function: Function, walk: ListWalk, at: int, table: AccessTable) -> bool:
@@ -172,8 +169,8 @@ def _loop(
     rows = DimVar("rows")
     shapes = [cast(TensorType, copier.type(t)) for t in items]
     stacked = [TensorType((as_dim(rows), *cast("tuple[Dim, ...]", t.shape)), t.dtype) for t in shapes]
-    at, end = _param("at", SCALAR), _param("end", SCALAR)
-    given = [_param("items", t) for t in stacked]
+    at, end = param("at", SCALAR), param("end", SCALAR)
+    given = [param("items", t) for t in stacked]
     params = (at, end, *given, *others)
     ret = cast(Type, copier.type(type_of(walk.whole.var)))
     type_params = (*dims, rows)
@@ -206,7 +203,3 @@ def _loop(
     bindings = (*head, Binding(more, op_call("less", (at, end))), Binding(whole, branch))
     body = Block(bindings, whole, ret)
     return target, Function(params, body, ret, type_params, ty=target.ty, span=function.span)
-
-
-def _param(name: str, ty: Type) -> Var:
-    return Var(name, ty, ty)

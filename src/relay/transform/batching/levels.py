@@ -52,8 +52,8 @@ class Levels:
     def __init__(self, offsets: Var, depth: Var, down: bool = False) -> None:
         self.offsets, self.depth, self.down = offsets, depth, down
         self.block = Emitter()
-        self.at, self.last = _param("level", SCALAR), _param("depth", SCALAR)
-        self.offsets_in = _param("offsets", type_of(offsets))
+        self.at, self.last = param("level", SCALAR), param("depth", SCALAR)
+        self.offsets_in = param("offsets", type_of(offsets))
         self.states: list[State] = []
         # What the function takes along, by what it is given.
         self.carried: dict[Var, Var] = {}
@@ -65,7 +65,7 @@ class Levels:
 
     def state(self, name: str, ty: TensorType, full: Type) -> State:
         """A state more, of type ``ty`` for one node and ``full`` for all."""
-        inside = _param(name, full)
+        inside = param(name, full)
         self.states.append(State(ty, inside, inside, Var(name, None, full)))
         return self.states[-1]
 
@@ -73,7 +73,7 @@ class Levels:
         """The function's variable for one of the function around it."""
         known = self.carried.get(var)
         if known is None:
-            known = self.carried[var] = _param(var.name, type_of(var))
+            known = self.carried[var] = param(var.name, type_of(var))
         return known
 
     def call(self, name: str, taken: Collection[str], root: Function, out: Emitter) -> tuple[str, Function]:
@@ -122,7 +122,8 @@ class Levels:
         return target, replace(copied, type_params=new_dims, ty=FuncType(ty.params, ty.ret, new_dims)), dims
 
 
-def _param(name: str, ty: Type) -> Var:
+def param(name: str, ty: Type) -> Var:
+    """A parameter of a function that is made."""
     return Var(name, ty, ty)
 
 
