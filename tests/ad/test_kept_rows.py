@@ -79,9 +79,11 @@ PROGRAMS: dict[str, tuple[str, int]] = {
     "of a table": (
         f"def @words(%l: List[Tensor[(), int64]], %v: Tensor[(5, {H}), float64]) -> List[{ROW}] {{ match (%l) {{ Nil => Nil, "
         "Cons(%i, %r) => Cons(expand_dims(take(%v, %i, axis=0), axis=0), @words(%r, %v)) } }\n"
+        f"def @fold(%s: {ROW}, %l: List[{ROW}], %u: {W}) -> {ROW} {{ match (%l) {{ Nil => %s, Cons(%x, %r) => "
+        "if (sum(%x) > -99f64) { @fold(%s * 0.5f64 + tanh(nn.dense(%x, %u)), %r, %u) } else { %s } } }\n"
         f"def @main(%t: Twig[{ROW}], %w: {W}, %u: {W}) {{ let %v = concatenate((%w, nn.dense(%u, %w)), axis=0);"
-        "@foldl(fn (%s: " + ROW + ", %x: " + ROW + ") { %s * 0.5f64 + tanh(nn.dense(%x, %u)) }, @ends(%t), "
-        "@words(Cons(1i64, Cons(4i64, Cons(1i64, Nil))), strided_slice(%v, begin=[0], end=[5], axes=[0]))) }",
+        "@fold(@ends(%t), @words(Cons(1i64, Cons(4i64, Cons(1i64, Nil))), "
+        "strided_slice(%v, begin=[0], end=[5], axes=[0])), %u) }",
         2,
     ),
     "never": (up(own="sin(%x)").replace("Bud(tanh(nn.dense(%x, %w)))", "Bud(%x)"), 1),
