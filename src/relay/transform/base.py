@@ -14,7 +14,7 @@ import time
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, ClassVar, Literal
 
@@ -62,6 +62,13 @@ class StepReport:
 
 Verifier = Callable[[Module, Collection[str]], None]
 Observer = Callable[[StepReport], None]
+
+
+def after(module: Module, passes: Iterable[Pass]) -> Module:
+    """The module after these passes."""
+    for transformation in passes:
+        module = transformation(module)
+    return module
 
 
 @record(frozen=True, slots=True)

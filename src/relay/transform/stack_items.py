@@ -17,7 +17,7 @@ from typing import ClassVar, cast
 
 from relay.ir.dim import Dim, DimVar, as_dim, as_var
 from relay.ir.dim_total import dim_typical
-from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, If, Proj, PVar, Tuple, Var
+from relay.ir.expr import Binding, Block, Call, Function, GlobalVar, If, Proj, PVar, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.record import record
 from relay.ir.types import FuncType, TensorType, TupleType, Type, mentions_any
@@ -28,8 +28,9 @@ from relay.transform.batching.clauses import Structural
 from relay.transform.batching.decisions import Clause
 from relay.transform.batching.describe import ListAt, Tables, Writer
 from relay.transform.batching.levels import INDEX, SCALAR, fresh, integer, param
+from relay.transform.batching.lifted import Emitter, with_rows
 from relay.transform.blocks import as_block
-from relay.transform.build import internal_call, op_call, type_of
+from relay.transform.build import op_call, type_of
 from relay.transform.copying import Copier
 from relay.transform.fix_invariants import self_calls
 from relay.transform.function_types import unused
@@ -116,35 +117,22 @@ def _elements(ty: Type) -> int:
 
 def _stacking(function: Function, walk: ListWalk, items: tuple[TensorType, ...], loop: GlobalVar) -> Function:
     """The function that copies the items, and calls the ``loop``."""
-    out: list[Binding] = []
-
-    def bind(name: str, value: Expr, ty: Type) -> Var:
-        out.append(Binding(Var(name, None, ty), value))
-        return out[-1].var
-
-    rows = fresh("rows")
+    out, rows = Emitter(), fresh("rows")
     spec, sizes = _description(walk, items)
-    stacked = [TensorType((rows, *cast("tuple[Dim, ...]", t.shape)), t.dtype) for t in items]
+    stacked = [with_rows(t, rows) for t in items]
     # The depth, where levels begin, the roots; where the list's items begin, and whose they are.
-    index = TensorType((fresh("nodes"),), INDEX)
-    tables = (
-        SCALAR,
-        TensorType((fresh("levels"), fresh("clauses")), INDEX),
-        index,
-        TensorType((fresh("ends"),), INDEX),
-    )
-    found = TupleType((*tables, TensorType((rows,), INDEX), *stacked))
-    attrs = MappingProxyType({"spec": spec, "sizes": sizes})
-    made = bind("walk", internal_call("rows.linearise", (function.params[walk.at],), found, attrs), found)
-    given = [bind("items", Proj(made, len(tables) + 1 + n, t), t) for n, t in enumerate(stacked)]
+    shapes = ((), (fresh("levels"), fresh("clauses")), (fresh("nodes"),), (fresh("ends"),), (rows,))
+    tables = [TensorType(s, INDEX) for s in shapes]
+    found = TupleType((*tables, *stacked))
+    made = out.op("rows.linearise", (function.params[walk.at],), found, "walk", spec=spec, sizes=sizes)
+    given = [out.bind("items", Proj(made, len(tables) + n, t), t) for n, t in enumerate(stacked)]
     shape = op_call("shape_of", (given[0],), MappingProxyType({"dtype": INDEX}))
-    at = MappingProxyType({"axis": 0})
-    end = op_call("take", (bind("shape", shape, type_of(shape)), integer(0)), at)
-    args = (integer(0), bind("end", end, SCALAR), *given, *(p for n, p in enumerate(function.params) if n != walk.at))
+    end = out.op("take", (out.bind("shape", shape, type_of(shape)), integer(0)), SCALAR, "end", axis=0)
+    args = (integer(0), end, *given, *(p for n, p in enumerate(function.params) if n != walk.at))
     dims = (*(as_dim(cast(DimVar, d)) for d in function.type_params), rows)
     ret = type_of(walk.whole.var)
-    answer = bind("answer", Call(loop, args, type_args=dims, ty=ret), ret)
-    return replace(function, body=Block(tuple(out), answer, ret))
+    answer = out.bind("answer", Call(loop, args, type_args=dims, ty=ret), ret)
+    return replace(function, body=Block(tuple(out.bindings), answer, ret))
 
 
 def _description(walk: ListWalk, items: tuple[TensorType, ...]) -> tuple[tuple[int, ...], tuple[Dim, ...]]:
@@ -168,7 +156,7 @@ def _loop(
     dims = [cast(DimVar, as_var(cast(Dim, copier.dim(cast(DimVar, d))))) for d in function.type_params]
     rows = DimVar("rows")
     shapes = [cast(TensorType, copier.type(t)) for t in items]
-    stacked = [TensorType((as_dim(rows), *cast("tuple[Dim, ...]", t.shape)), t.dtype) for t in shapes]
+    stacked = [with_rows(t, as_dim(rows)) for t in shapes]
     at, end = param("at", SCALAR), param("end", SCALAR)
     given = [param("items", t) for t in stacked]
     params = (at, end, *given, *others)

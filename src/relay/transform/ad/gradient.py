@@ -26,9 +26,9 @@ from relay.transform.ad.forward import Forward
 from relay.transform.ad.kept_rows import ROWS
 from relay.transform.ad.lifter import Lifter, Rule, fresh_dims
 from relay.transform.ad.notes import AS_LOOP, NOTE, noted, recursive
-from relay.transform.ad.prepare import goes_by_level, leads_to_recursion, with_loops
+from relay.transform.ad.prepare import forms_by_level, goes_by_level, leads_to_recursion, with_loops
 from relay.transform.ad.reverse import Reverse
-from relay.transform.base import Pass
+from relay.transform.base import Pass, after
 from relay.transform.blocks import Forward as BlockDriver
 from relay.transform.blocks import Scope, all_bindings, body_of, is_primitive
 from relay.transform.build import type_of
@@ -78,8 +78,7 @@ class Gradient(Pass):
         if leads_to_recursion(module):
             failed: CompileError | None = None
             # What is under differentiation may not all be in the rows of a list, or of a level: those of each structure, or node by node.
-            for stacked, together in ((True, True), (False, True), (False, False)):
-                made = with_loops(module, self.entries, levels=True, together=together, stacked=stacked)
+            for made, stacked in forms_by_level(module, self.entries):
                 if not goes_by_level(made):
                     break
                 try:
@@ -104,12 +103,12 @@ class Gradient(Pass):
             return module
         dead, inline = DeadFunctions(self.entries), Inline(entries=self.entries)
         meeting: tuple[Pass, ...] = (inline, LambdaLift(), Specialise(), inline, dead)
-        met = _after(module, meeting)
+        met = after(module, meeting)
         for ways in ((), (ChooseInside(),), (_EVALUATION, DeadReferences(), *meeting)):
-            found = _after(met, ways)
+            found = after(met, ways)
             if _known(found):
                 return found
-        return _after(met, (Defunctionalise(self.entries), dead))
+        return after(met, (Defunctionalise(self.entries), dead))
 
 
 def _not_by_level(function: Function, reason: CompileError) -> Function:
@@ -119,12 +118,6 @@ def _not_by_level(function: Function, reason: CompileError) -> Function:
         return function
     text = f"{note}; by level it has no gradient: {reason.message}"
     return replace(function, attrs=MappingProxyType({**function.attrs, NOTE: text}))
-
-
-def _after(module: Module, passes: Iterable[Pass]) -> Module:
-    for transformation in passes:
-        module = transformation(module)
-    return module
 
 
 def _known(module: Module) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from relay.ir.dim import ANY, DimVar
 from relay.ir.effects import CHECK_EQUAL
 from relay.ir.expr import Call, Expr, Function, Grad, OpRef, Var
@@ -12,7 +14,7 @@ from relay.ir.walk import post_order
 from relay.transform.ad.chosen_numbers import ChosenNumbers
 from relay.transform.ad.one_call import one_call
 from relay.transform.ad.terms import tuple_of
-from relay.transform.base import Pass
+from relay.transform.base import after
 from relay.transform.batching.structure import BatchStructure
 from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_primitive
 from relay.transform.cse import CommonSubexpressions
@@ -64,24 +66,47 @@ def goes_by_level(module: Module) -> bool:
     )
 
 
-def with_loops(
-    module: Module, entries: tuple[str, ...] | str, levels: bool, together: bool = False, stacked: bool = False
-) -> Module:
+def with_loops(module: Module, entries: tuple[str, ...] | str, levels: bool) -> Module:
     """The module after the passes by which functions meet those that they are given, so that a recursion over time is a loop of
     tensors, and what does not depend on its state is computed in front of it. ``levels``: recursion over a structure becomes a loop
-    over its levels too, ``together``: those of all structures that a function goes through; ``stacked``: a fold over a list is one over the
-    rows of its items."""
+    over its levels too."""
+    met = _met(module, entries)
+    return _hoisted(_by_level(met, entries, together=False) if levels else met, entries)
+
+
+def forms_by_level(module: Module, entries: tuple[str, ...] | str) -> Iterator[tuple[Module, bool]]:
+    """The module `with_loops` over levels, in the forms that are worth trying, best first: with folds over lists as ones over the rows of
+    their items (whether that is so is said beside it), with the levels of all structures that a function goes through at once, and with
+    those of each."""
+    met = _met(module, entries)
+    for together in (True, False):
+        levels = _by_level(met, entries, together)
+        rows = StackItems(True)(levels) if together else levels
+        if rows is not levels:
+            yield _hoisted(rows, entries), True
+        yield _hoisted(levels, entries), False
+
+
+def _met(module: Module, entries: tuple[str, ...] | str) -> Module:
+    """Functions that have met what they are given."""
     dead, inline = DeadFunctions(entries), Inline(entries=entries)
-    passes: list[Pass] = [
+    return after(module, (
         inline, CompileMatch(), LambdaLift(), dead, MergeDims(entries), Specialise(), inline, dead, FixInvariants(), dead,
         Inline(max_bindings=60, entries=entries), DeadCode(checked=False), MergeDims(entries), ShareSizes(entries),
         NameDims(), Simplify(), CommonSubexpressions(), DeadCode(), ChosenNumbers(entries), DeadCode(),
-        *([FoldCases(), FoldTerms(), FoldMaps(), dead, BatchStructure(values=False, together=together), dead] if levels else []),
-        *([StackItems(True), dead] if stacked else []),
-        HoistOverTime(True, entries), dead, inline, DeadCode(),
-    ]  # fmt: skip
-    for transformation in passes:
-        module = transformation(module)
+    ))  # fmt: skip
+
+
+def _by_level(module: Module, entries: tuple[str, ...] | str, together: bool) -> Module:
+    dead = DeadFunctions(entries)
+    batch = BatchStructure(values=False, together=together)
+    return after(module, (FoldCases(), FoldTerms(), FoldMaps(), dead, batch, dead))
+
+
+def _hoisted(module: Module, entries: tuple[str, ...] | str) -> Module:
+    """Loops with what does not depend on their states in front of them."""
+    dead = DeadFunctions(entries)
+    module = after(module, (HoistOverTime(True, entries), dead, Inline(entries=entries), DeadCode()))
     return module.with_functions({n: one_call(n, _unnamed(f)) for n, f in module.functions.items()})
 
 

@@ -18,8 +18,7 @@ from relay.transform.batching.lists import Layout
 _At = Path | tuple[Path, int]
 # Functions that have a flag in a word.
 _MOST = 60
-
-
+# Where the code for an item of a list stands.
 _ITEM = Elsewhere(Clause(-1, (), Tuple(()), {}, {}), {})
 
 
