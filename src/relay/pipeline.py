@@ -160,7 +160,7 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     loops: list[Pass] = [
         dead, FixInvariants(), unchecked, dead, Inline(max_bindings=60, entries=options.entries), unchecked,
     ]  # fmt: skip
-    specialise: list[Pass] = [Specialise(), *inline, *loops, *fold] if level >= 3 else []
+    specialise: list[Pass] = [*inline, Specialise(), *inline, *loops, *fold] if level >= 3 else []
     merge: list[Pass] = [dead, MergeDims(entries=options.entries)] if level >= 3 else []
     batch: list[Pass] = [
         FoldCases(), FoldTerms(), FoldMaps(), dead, BatchStructure(entries=options.entries), StackItems(), dead, HoistOverTime(),
