@@ -90,6 +90,9 @@ bool known_elements(nb::handle object, KnownElements* found);
 // Its value: one element unboxed, at most `copied` bytes as a copy, more where they lie.
 Value value_of_known(nb::handle object, const KnownElements& elements, int64_t copied);
 
+// Part `i` of a tensor along its first axis, a view; where parts begin at whole bytes.
+Tensor* row_of(Tensor* tensor, int64_t i);
+
 // What this thread is to give back to Python waits until the end of this scope, where the thread has Python's lock: taking the lock
 // for each argument that dies during a run costs as much as a small kernel.
 class GiveBackLater {

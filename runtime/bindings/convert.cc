@@ -5,6 +5,7 @@
 #include <structmember.h>
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <string>
 #include <unordered_map>
@@ -29,7 +30,8 @@ struct Constructor {
 };
 
 struct Type {
-  enum Kind { unknown, tensor, tuple, adt, other } kind = unknown;
+  // `rows`: a tensor in Python, the list of its rows in the program.
+  enum Kind { unknown, tensor, rows, tuple, adt, other } kind = unknown;
   DType dtype{};
   std::vector<int64_t> shape;     // -1: any size, below: a size with a name or one computed from such (Sizes)
   int64_t bytes = -1;             // where the shape says it
@@ -181,6 +183,7 @@ class Converter {
   void convert_list(Work& work, const Task& task, const Type& type);
   static bool convert_leaf(nb::handle object, const Type& type, Value* slot, Sizes& sizes, int64_t copied);
   Value convert_tensor(const Work& work, const Task& task, const Type& type);
+  void convert_rows(const Work& work, const Task& task, const Type& type);
   bool is_of(Type& type, nb::handle object);
 
   enum Attribute { adt_of, constructor_of, tag_of, fields_of };
@@ -231,7 +234,7 @@ void Converter::read(Type& known, uint32_t number) {
   nb::tuple given = nb::cast<nb::tuple>(expand_(number));
   Type type;
   auto kind = nb::cast<std::string>(given[0]);
-  if (kind == "tensor") {
+  if (kind == "tensor" || kind == "rows") {
     type.dtype = static_cast<DType>(nb::cast<int>(given[1]));
     type.bytes = static_cast<int64_t>(bits(type.dtype));
     for (nb::handle item : nb::cast<nb::tuple>(given[2])) {
@@ -239,7 +242,7 @@ void Converter::read(Type& known, uint32_t number) {
       type.bytes = type.shape.back() < 0 || type.bytes < 0 ? -1 : type.bytes * type.shape.back();
     }
     if (type.bytes >= 0) type.bytes = (type.bytes + 7) / 8;
-    type.kind = Type::tensor;
+    type.kind = kind == "rows" ? Type::rows : Type::tensor;
   } else if (kind == "tuple") {
     type.fields = numbers(given[1]);
     type.kind = Type::tuple;
@@ -352,6 +355,27 @@ Value Converter::convert_tensor(const Work& work, const Task& task, const Type& 
   return made.take();
 }
 
+// The last row first: constructor 0 has a row and the rest, 1 is the end.
+void Converter::convert_rows(const Work& work, const Task& task, const Type& type) {
+  Owned whole(convert_tensor(work, task, type));
+  Tensor* tensor = as_tensor(whole.get());
+  int64_t width = static_cast<int64_t>(bits(type.dtype)) / 8;
+  Value* slot = task.slot;
+  for (int64_t i = tensor->shape()[0]; i-- > 0;) {
+    Adt* cell = new_adt(0, 2);
+    *slot = Value::of(cell);
+    slot = &cell->fields()[1];
+    if (tensor->rank > 1) {
+      cell->fields()[0] = Value::of(row_of(tensor, i));
+    } else {
+      uint64_t element = 0;
+      std::memcpy(&element, tensor->data() + i * width, static_cast<size_t>(width));
+      cell->fields()[0] = Value::scalar(type.dtype, element);
+    }
+  }
+  *slot = Value::of(new_adt(1, 0));
+}
+
 bool Converter::is_of(Type& type, nb::handle object) {
   if (!nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))).is(value_)) return false;
   nb::object name = attribute(object, adt_of);
@@ -407,6 +431,7 @@ void Converter::convert_one(Work& work, const Task& task) {
     *task.slot = convert_tensor(work, task, type);
     return;
   }
+  if (type.kind == Type::rows) return convert_rows(work, task, type);
   if (work.was_met(task)) return;
   PyObject* object = task.object.ptr();
   if (type.kind == Type::tuple) {

@@ -419,15 +419,8 @@ PyTensor shared(Tensor* tensor) {
 
 nb::list rows(Tensor* tensor) {
   if (tensor->rank == 0) throw nb::type_error("a tensor of rank 0 has no rows");
-  int64_t elements = count_elements(tensor->rank - 1u, tensor->shape() + 1);
-  if (elements * bits(tensor->dtype) % 8 != 0) fail(Status::invalid_argument, "the rows do not begin at whole bytes");
-  int64_t bytes = packed_bytes(tensor->dtype, elements);
   nb::list out;
-  for (int64_t i = 0; i < tensor->shape()[0]; ++i) {
-    retain(static_cast<Object*>(tensor->storage));
-    out.append(shared(new_tensor(tensor->storage, tensor->offset + i * bytes, tensor->dtype, tensor->rank - 1u,
-                                 tensor->shape() + 1)));
-  }
+  for (int64_t i = 0; i < tensor->shape()[0]; ++i) out.append(shared(row_of(tensor, i)));
   return out;
 }
 
@@ -480,6 +473,14 @@ bool known_elements(nb::handle object, KnownElements* found) {
   }
   *found = {array->data, known.dtypes[number], array->axes, array->sizes, bytes};
   return reinterpret_cast<uintptr_t>(array->data) % static_cast<uintptr_t>(width) == 0;
+}
+
+Tensor* row_of(Tensor* tensor, int64_t i) {
+  int64_t elements = count_elements(tensor->rank - 1u, tensor->shape() + 1);
+  if (elements * bits(tensor->dtype) % 8 != 0) fail(Status::invalid_argument, "the rows do not begin at whole bytes");
+  int64_t bytes = packed_bytes(tensor->dtype, elements);
+  retain(static_cast<Object*>(tensor->storage));
+  return new_tensor(tensor->storage, tensor->offset + i * bytes, tensor->dtype, tensor->rank - 1u, tensor->shape() + 1);
 }
 
 Value value_of_known(nb::handle object, const KnownElements& elements, int64_t copied) {

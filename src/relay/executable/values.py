@@ -43,6 +43,12 @@ class Signature:
         # For each parameter its type's number, of a tensor -1, and what errors call it.
         kinds = [p["type"] for p in self.params]
         self._wanted = tuple(-1 if kind["kind"] == "tensor" else self._types.number(kind) for kind in kinds)
+        # The same where many requests are given at once: tensors that are taken row by row may have any number of rows.
+        rows: Sequence[int] = info.get("rows", ())
+        by_row = {
+            n: self._types.number({**kinds[n], "kind": "rows", "shape": [None, *kinds[n]["shape"][1:]]}) for n in rows
+        }
+        self._listed = tuple(by_row.get(n, number) for n, number in enumerate(self._wanted))
         self._called = tuple(f"argument %{p['name']} of @{name}" for p in self.params)
         self._result = self._types.number(self.result)
         # Of what many requests are given as lists of.
@@ -52,6 +58,7 @@ class Signature:
         self.made = self.tuples or self.is_tensor
         self.plain = self._all_tensors and self.made
         self._bound = () if self._all_tensors else _bound(kinds, sizes)
+        self._all_bound = _bound(kinds, sizes, rows) if rows else self._bound
         self._converter = _runtime.Converter(
             self._types.describe, sizes.computed, sizes.settle, AdtValue, TypeError_, ShapeError, _keeps(info)
         )
@@ -102,10 +109,10 @@ class Signature:
 
     def listed(self, requests: list[tuple[object, ...]], each: Sequence[int]) -> object:
         """What differs from request to request, the parameters ``each``, as a list of tuples. Raises what `arguments` does."""
-        wanted, called = tuple(self._wanted[n] for n in each), tuple(self._called[n] for n in each)
+        wanted, called = tuple(self._listed[n] for n in each), tuple(self._called[n] for n in each)
         # Every parameter, mostly: weights are bound.
         varying = requests if len(each) == len(self.params) else [tuple([args[n] for n in each]) for args in requests]
-        return self._converter.requests(varying, wanted, called, requests[0], self._bound)
+        return self._converter.requests(varying, wanted, called, requests[0], self._all_bound)
 
     def outcome(self, value: object) -> object:
         """A result, as the runtime gave it, as Python sees it."""
@@ -172,8 +179,8 @@ class _Types:
         return self._specs.number(json.dumps(spec, sort_keys=True), spec)
 
     def describe(self, number: int) -> tuple[Any, ...]:
-        """``("tensor", dtype code, codes of sizes)``, ``("tuple", fields)``, ``("adt", name, ((constructor, fields), ...))``, or what
-        else it is; fields are numbers of types."""
+        """``("tensor", dtype code, codes of sizes)``, ``("rows", ...)`` the same, ``("tuple", fields)``,
+        ``("adt", name, ((constructor, fields), ...))``, or what else it is; fields are numbers of types."""
         found = self._described.get(number)
         if found is None:
             found = self._described[number] = self._description(self._specs[number])
@@ -181,8 +188,8 @@ class _Types:
 
     def _description(self, spec: Spec) -> tuple[Any, ...]:
         match spec["kind"]:
-            case "tensor":
-                return "tensor", DTYPE_CODES[spec["dtype"]], tuple(map(self._sizes.code, spec["shape"]))
+            case "tensor" | "rows" as kind:
+                return kind, DTYPE_CODES[spec["dtype"]], tuple(map(self._sizes.code, spec["shape"]))
             case "tuple":
                 return "tuple", tuple(self.number(f) for f in spec["fields"])
             case "adt":
@@ -227,14 +234,17 @@ def _closed_shape(shape: str | list[Size], types: Mapping[str, Spec]) -> list[Si
     return [with_sizes(size, lambda name: types[name]["size"] if name in types else name) for size in shape]
 
 
-def _bound(params: Sequence[Spec], sizes: NamedSizes) -> tuple[tuple[int, int, int], ...]:
-    """What tensors among the arguments say of the names in other arguments' types: argument, axis and the size's code. What is
-    computed from a name says something where the name is no axis of a tensor."""
-    wanted = {name for spec in params if spec["kind"] != "tensor" for size in sizes_of(spec) for name in names_in(size)}
+def _bound(params: Sequence[Spec], sizes: NamedSizes, rows: Sequence[int] = ()) -> tuple[tuple[int, int, int], ...]:
+    """What tensors among the arguments, but for those given as ``rows``, say of the names in other arguments' types: argument, axis and
+    the size's code. What is computed from a name says something where the name is no axis of a tensor."""
+    tensors = {n for n, spec in enumerate(params) if spec["kind"] == "tensor" and n not in rows}
+    wanted = {
+        name for n, spec in enumerate(params) if n not in tensors for size in sizes_of(spec) for name in names_in(size)
+    }
     axes = [
         (number, axis, size)
         for number, spec in enumerate(params)
-        if spec["kind"] == "tensor"
+        if number in tensors
         for axis, size in enumerate(spec["shape"])
     ]
     named = [a for a in axes if isinstance(a[2], str) and a[2] in wanted]

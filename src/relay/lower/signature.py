@@ -16,7 +16,7 @@ from relay.ir.dim import ANY, AnyDim, Dim, DimFoldOp, DimVar, SymDim, dim_fold, 
 from relay.ir.expr import Function
 from relay.ir.module import Module
 from relay.ir.types import AdtType, FuncType, RefType, Shape, TensorType, TupleType, Type, TypeArg, TypeVar
-from relay.transform.batching.requests import ANSWERS, EACH, IN_TURN
+from relay.transform.batching.requests import ANSWERS, EACH, IN_TURN, ROWS
 from relay.transform.dims import DimUses
 from relay.typing.substitution import substitute
 
@@ -29,7 +29,8 @@ def entry_info(
     closures: Mapping[int, tuple[str, int]] | None = None,
 ) -> str:
     """The JSON text of an entry declared as ``fn``: parameters (name, type), result type, and every data type that these reach; of
-    the compiled ``@name`` also what becomes of many requests (``many``: the function that answers them). ``closures``: by their
+    the compiled ``@name`` also what becomes of many requests (``many``: the function that answers them), and which tensors these bring are
+    given by ``rows``. ``closures``: by their
     numbers the names of the functions that closures are made of, and how many of their parameters those capture."""
     adts: dict[str, Any] = {}
     pending: list[str] = []
@@ -109,14 +110,16 @@ def entry_info(
     result = spec(declared)
     define()
     bounds = {name: (v.lo, v.hi) for name, v in names.items() if v.lo > 0 or v.hi is not None}
-    info = {"params": params, "result": result, "adts": adts, "bounds": bounds}
+    info: dict[str, Any] = {"params": params, "result": result, "adts": adts, "bounds": bounds}
     if made:
         info["closures"] = made
     requests = module.functions[name].attrs.get(ANSWERS) if name is not None else None
     if requests is not None:
-        each = module.functions[many].attrs[EACH] if many is not None else ()
+        attrs = module.functions[many].attrs if many is not None else {}
+        each, rows = attrs.get(EACH, ()), attrs.get(ROWS, ())
         apart = str(requests).partition(":")[0] != IN_TURN
         info["requests"] = {"how": requests, "apart": apart, "entry": many, "each": each}
+        info["rows"] = rows
     return json.dumps(info, separators=(",", ":"))
 
 

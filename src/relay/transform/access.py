@@ -8,13 +8,28 @@ from itertools import pairwise
 from typing import Literal
 
 from relay import te
-from relay.ir.dim import Dim
+from relay.ir.dim import Dim, dim_vars
 from relay.ir.effects import Effect
 from relay.ir.expr import Call, Constant, Expr, OpRef, attrs_key
 from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType, Type
 from relay.op import registry
-from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Reduce, Scalar, Select, Unary, sides, walk
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Load,
+    Reduce,
+    Scalar,
+    Select,
+    Size,
+    Unary,
+    children,
+    sides,
+    walk,
+)
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor
 from relay.transform.blocks import DEVICE_COPY
 
@@ -115,7 +130,10 @@ def _argument_type(e: Expr) -> Type | None:
     return e.ty
 
 
-def _access(op: registry.Operator, types: Sequence[Type | None], call: Call) -> Access:
+def _traced(
+    op: registry.Operator, types: Sequence[Type | None], call: Call
+) -> tuple[registry.Traced, list[int]] | None:
+    """An operator's definition for operands of these types, and how many inputs each operand is; None where it has none."""
     inputs: list[tuple[Sequence[Dim], str] | list[tuple[Sequence[Dim], str]]] = []
     for spec, ty in zip(op.inputs, types, strict=False):
         parts = ty.fields if isinstance(ty, TupleType) else (ty,)
@@ -125,14 +143,68 @@ def _access(op: registry.Operator, types: Sequence[Type | None], call: Call) -> 
             if isinstance(t, TensorType) and isinstance(t.shape, tuple) and isinstance(t.dtype, str)
         ]
         if len(group) != len(parts) or (not spec.variadic and len(group) != 1):
-            return OPAQUE
+            return None
         inputs.append(list(group) if spec.variadic else group[0])
     if op.shape_mode != "independent":
-        return OPAQUE
+        return None
     try:
         traced = registry.trace(op, inputs, call.attrs)
     except (te.Undetermined, te.DefinitionError):
+        return None
+    return traced, [len(i) if spec.variadic else 1 for spec, i in zip(op.inputs, inputs, strict=False)]
+
+
+def read_by_row(call: Call) -> frozenset[int] | None:
+    """The arguments of which every row of an operator's result reads the same row and nothing else, where the operator does the same for
+    each row, however many there are; None where it does not, or is no expression. A row may look something up in the other
+    arguments."""
+    op = fusible(call.fn.name) if isinstance(call.fn, OpRef) else None
+    found = None if op is None or op.effects else _traced(op, [_argument_type(a) for a in call.args], call)
+    if found is None:
+        return None
+    traced, counts = found
+    reached = [s for s in te.stages(traced.outputs) if not isinstance(s, Placeholder)]
+    if not all(isinstance(s, Compute) and s.axes for s in reached):
+        return None
+    own = {id(t.stage) for t in traced.outputs}
+    of_all: set[int] = set()  # what rows read at other places than theirs
+    for stage in reversed([s for s in reached if isinstance(s, Compute)]):
+        if id(stage) in of_all:  # the same for all rows
+            of_all.update(
+                id(load.source.stage) for b in stage.bodies for load in _loads(b) if isinstance(load.source, Tensor)
+            )
+            continue
+        leading = {v for v in dim_vars(stage.axes[0].extent)}
+        todo = list(stage.bodies)
+        while todo:
+            node = todo.pop()
+            if node is stage.axes[0] or (isinstance(node, Size) and not leading.isdisjoint(dim_vars(node.dim))):
+                return None
+            below = list(children(node))
+            if isinstance(node, Load) and isinstance(node.source, Tensor):
+                in_place = bool(below) and below[0] is stage.axes[0]
+                (own if in_place else of_all).add(id(node.source.stage))
+                below = below[in_place:]
+            todo += below
+    if own & of_all:
+        return None
+    rows: set[int] = set()
+    position = 0
+    for n, count in enumerate(counts):
+        read = {id(t.stage) for t in traced.inputs[position : position + count]}
+        if read <= own:
+            rows.add(n)
+        elif read & own:
+            return None
+        position += count
+    return frozenset(rows)
+
+
+def _access(op: registry.Operator, types: Sequence[Type | None], call: Call) -> Access:
+    definition = _traced(op, types, call)
+    if definition is None:
         return OPAQUE
+    traced, counts = definition
     found = access_of(traced.outputs)
     if op.effects:
         return OPAQUE
@@ -143,8 +215,7 @@ def _access(op: registry.Operator, types: Sequence[Type | None], call: Call) -> 
     whole: set[int] = set()
     once: set[int] = set()
     position = 0
-    for n, (spec, taken) in enumerate(zip(op.inputs, inputs, strict=False)):
-        count = len(taken) if spec.variadic else 1
+    for n, (spec, count) in enumerate(zip(op.inputs, counts, strict=False)):
         read = {id(t.stage) for t in traced.inputs[position : position + count]}
         if not spec.variadic and read.isdisjoint(reached):
             unread.add(n)

@@ -80,53 +80,85 @@ def visits_all(
     each of these calls. ``values``: what its variables are bound to."""
     if len(way) != 1 or not isinstance(way[0].choice, If):
         return False
-    test = values.get(way[0].choice.cond) if isinstance(way[0].choice.cond, Var) else None
-    if not isinstance(test, Call) or not isinstance(test.fn, OpRef) or test.fn.name not in _BOUNDS:
-        return False
     for caller, call in callers.calls:
-        if len(call.type_args) != len(function.type_params) or any(map(is_any, cast("Iterable[Dim]", call.type_args))):
+        outer = Sizes(callers.sites.values(caller), {}, {})
+        loop = counting(name, function, values, shared, call, outer, way[0].choice, way[0].side)
+        found = None if loop is None else loop.range(index)
+        if loop is None or found is None:
             return False
-        dims = dict(
-            zip(cast("Iterable[DimVar]", function.type_params), cast("Iterable[Dim]", call.type_args), strict=True)
-        )
-        outer = _Sizes(callers.sites.values(caller), {}, {})
-        params = {function.params[n]: size for n in shared.params if (size := outer.of(call.args[n])) is not None}
-        found = False
-        for n, p in enumerate(function.params):
-            start = outer.of(call.args[n])
-            step = _step(name, function, values, n)
-            if start is not None and step is not None:
-                inner = _Sizes(values, params, dims, p)
-                side = test.fn.name if way[0].side == 0 else OPPOSITE[test.fn.name]
-                found = found or _covers(inner, side, test.args, step, start, index, dim_substitute(rows, dims.get))
-        if not found:
+        end = dim_sub(found[1], dim_sub(dim_substitute(rows, loop.sizes.dims.get), 1))
+        above, beyond = dim_bounds(found[0])[1], dim_bounds(end)[0]
+        if above is None or above > 0 or beyond is None or beyond < 0:
             return False
     return True
 
 
-def _covers(sizes: _Sizes, side: str, test: Sequence[Expr], step: int, start: Dim, index: Expr, rows: Dim) -> bool:
-    """Whether an index comes to all rows while a counter goes on from its start as long as the test holds."""
-    a, b, at = sizes.line(test[0]), sizes.line(test[1]), sizes.line(index)
-    if a is None or b is None or at is None or at[0] not in (1, -1):
-        return False
-    if a[0] == 0:
-        side, a, b = MIRRORED[side], b, a
-    way, off = _BOUNDS[side]
-    if (a[0], b[0]) != (1, 0) or way != step:
-        return False
-    last = dim_add(dim_sub(b[1], a[1]), off)
-    low, high = (start, last) if step == 1 else (last, start)
-    low, high = (low, high) if at[0] == 1 else (dim_mul(-1, high), dim_mul(-1, low))
-    first, end = dim_add(low, at[1]), dim_sub(dim_add(high, at[1]), dim_sub(rows, 1))
-    above, beyond = dim_bounds(first)[1], dim_bounds(end)[0]
-    return above is not None and above <= 0 and beyond is not None and beyond >= 0
+@record(frozen=True, slots=True, eq=False)
+class Counting:
+    """A loop that counts by one, in one call of it: parameter ``counter`` moves by ``step`` from ``start`` as long as ``test`` holds (where
+    ``side`` is 0, else as long as it does not). ``sizes``: its integers."""
+
+    sizes: Sizes
+    counter: int
+    start: Dim
+    step: int
+    test: Call
+    side: int
+
+    def range(self, index: Expr) -> tuple[Dim, Dim, int] | None:
+        """The least and the greatest value of an index in the loop, and whether it goes up (1) or down (-1); None where that is not known.
+        (Of a loop that makes no step the greatest is below the least.)"""
+        assert isinstance(self.test.fn, OpRef)
+        side = self.test.fn.name if self.side == 0 else OPPOSITE[self.test.fn.name]
+        a, b, at = (self.sizes.line(x) for x in (*self.test.args, index))
+        if a is None or b is None or at is None or at[0] not in (1, -1):
+            return None
+        if a[0] == 0:
+            side, a, b = MIRRORED[side], b, a
+        way, off = _BOUNDS[side]
+        if (a[0], b[0]) != (1, 0) or way != self.step:
+            return None
+        last = dim_add(dim_sub(b[1], a[1]), off)
+        low, high = (self.start, last) if self.step == 1 else (last, self.start)
+        low, high = (low, high) if at[0] == 1 else (dim_mul(-1, high), dim_mul(-1, low))
+        return dim_add(low, at[1]), dim_add(high, at[1]), at[0] * self.step
+
+
+def counting(
+    name: str,
+    function: Function,
+    values: Mapping[Var, Expr],
+    shared: Invariants,
+    call: Call,
+    outer: Sizes,
+    choice: If,
+    side: int,
+) -> Counting | None:
+    """See a recursive function, called so, as a loop that counts; it goes on by this side of a choice alone. ``values``: what its
+    variables are bound to; ``outer``: the integers of its caller."""
+    test = values.get(choice.cond) if isinstance(choice.cond, Var) else None
+    if not isinstance(test, Call) or not isinstance(test.fn, OpRef) or test.fn.name not in _BOUNDS:
+        return None
+    if len(call.type_args) != len(function.type_params) or any(map(is_any, cast("Iterable[Dim]", call.type_args))):
+        return None
+    dims = dict(zip(cast("Iterable[DimVar]", function.type_params), cast("Iterable[Dim]", call.type_args), strict=True))
+    params = {function.params[n]: size for n in shared.params if (size := outer.of(call.args[n])) is not None}
+    for n, p in enumerate(function.params):
+        start = outer.of(call.args[n])
+        step = _step(name, function, values, n)
+        if start is not None and step is not None:
+            sizes = Sizes(values, params, dims, p)
+            lines = [sizes.line(a) for a in test.args]
+            if any(line is not None and line[0] == 1 for line in lines):
+                return Counting(sizes, n, start, step, test, side)
+    return None
 
 
 def _step(name: str, function: Function, values: Mapping[Var, Expr], at: int) -> int | None:
     """By how much a parameter moves with each iteration: 1 or -1, None where that is not so."""
     p, found = function.params[at], set[int]()
     for call in self_calls(name, function):
-        line = _Sizes(values, {}, {}, p).line(call.args[at])
+        line = Sizes(values, {}, {}, p).line(call.args[at])
         if line is None or line[0] != 1 or line[1] not in (1, -1):
             return None
         found.add(cast("int", line[1]))
@@ -134,7 +166,7 @@ def _step(name: str, function: Function, values: Mapping[Var, Expr], at: int) ->
 
 
 @record(frozen=True, slots=True, eq=False)
-class _Sizes:
+class Sizes:
     """Integers as sizes: what variables are bound to, the sizes that parameters are, the sizes of a function where it is called, and a
     counter."""
 

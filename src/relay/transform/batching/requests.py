@@ -27,8 +27,8 @@ from relay.transform.dead_code import BESIDE
 from relay.transform.function_types import unused
 
 # Attributes: of an entry, what becomes of many requests; of the function that answers them (which stands `BESIDE` the entry), which
-# of the entry's parameters differ from request to request.
-ANSWERS, EACH = "requests", "each"
+# of the entry's parameters differ from request to request, and which of these are tensors that it takes as lists of their rows.
+ANSWERS, EACH, ROWS = "requests", "each", "rows"
 # How they are answered: as one batch, each by a thread of its own, or in turn (what is behind a colon says why).
 TOGETHER, SIDE_BY_SIDE, IN_TURN = "one batch", "side by side", "one by one"
 
@@ -145,9 +145,9 @@ def _is_shared(ty: Type) -> bool:
             return False
 
 
-def list_type(taken: Collection[str]) -> TypeDef:
-    """A list, as the runtime reads it: constructor 0 has a request and the rest, 1 is the end."""
-    name = unused("Requests", taken)
+def list_type(taken: Collection[str], of: str = "Requests") -> TypeDef:
+    """A list, as the runtime reads it: constructor 0 has an item and the rest, 1 is the end."""
+    name = unused(of, taken)
     item = TypeVar("A")
     more, end = listed(name)
     return TypeDef(

@@ -32,6 +32,7 @@ from relay.transform.batching.requests import (
     ANSWERS,
     EACH,
     IN_TURN,
+    ROWS,
     SIDE_BY_SIDE,
     TOGETHER,
     Requests,
@@ -41,7 +42,9 @@ from relay.transform.batching.requests import (
     listing,
     requests_of,
 )
+from relay.transform.batching.sequences import Listed, listed_entry
 from relay.transform.blocks import all_bindings, body_of, is_closure, is_primitive
+from relay.transform.build import type_of
 from relay.transform.dead_code import BESIDE
 from relay.transform.failing import may_fail
 from relay.transform.fold_terms import one_term
@@ -102,6 +105,10 @@ class _Work:
         """A function with what it calls inlined, but for the functions to ``keep`` and recursion."""
         function = inline_all(self.module, self.names, name, keep)
         return with_both_branches(function, self._is_cheap) if self.choices else function
+
+    def listed(self, entry: str) -> Listed:
+        """An entry of tensors as one of lists of their rows. Raises NotStructural."""
+        return listed_entry(self.module, inline_all(self.module, self.names, entry, ()), self.effects)
 
     def _is_cheap(self, call: Call) -> bool:
         access = self.table.of(call)
@@ -212,19 +219,10 @@ class BatchStructure(Pass):
             left.update(old for g in alone for old in g.values())  # nothing is gained by giving a pair
 
     def _all(self, module: Module) -> Module:
-        names = {n: list(dict.fromkeys(globals_used(f))) for n, f in module.functions.items()}
+        work = self._work(module)
+        names = work.names
         found = components(names)
         circles = [c for c in found if len(c) > 1 or c[0] in names[c[0]]]
-        work = _Work(
-            module,
-            names,
-            [n for c in circles for n in c if not is_primitive(module.functions[n])],
-            Effects(module),
-            AccessTable(),
-            dict(module.functions),
-            dict(module.types),
-            self.values,
-        )
         above, outside = _above_contractions(work, found), _used_outside(names, found)
         for component in circles:
             if any(is_primitive(work.functions[n]) for n in component):
@@ -243,6 +241,13 @@ class BatchStructure(Pass):
             self._together(work, name, items=True)
         return replace(module, functions=work.functions, types=work.types)
 
+    def _work(self, module: Module) -> _Work:
+        names = {n: list(dict.fromkeys(globals_used(f))) for n, f in module.functions.items()}
+        circles = [c for c in components(names) if len(c) > 1 or c[0] in names[c[0]]]
+        recursive = [n for c in circles for n in c if not is_primitive(module.functions[n])]
+        functions, types = dict(module.functions), dict(module.types)
+        return _Work(module, names, recursive, Effects(module), AccessTable(), functions, types, self.values)
+
     def _requests(self, work: _Work, entry: str) -> None:
         """Put what answers many requests of an entry beside it, where its work is recursion over structures; say what becomes of
         them."""
@@ -250,9 +255,13 @@ class BatchStructure(Pass):
         try:
             if not members:
                 raise NotStructural("it has no recursion")
-            made, kind = self._answering(work, entry, members)
+            if entry not in members and not any(data_types(type_of(p)) for p in work.module.functions[entry].params):
+                made, kinds = self._answering_lists(work, entry)
+            else:
+                made, kind = self._answering(work, entry, members)
+                kinds = [kind]
             work.functions.update(made)
-            work.types[kind.name] = kind
+            work.types.update((kind.name, kind) for kind in kinds)
             answer = TOGETHER
         except NotStructural as why:
             # Whether it may fail is not asked, which takes long to tell of some definitions.
@@ -284,6 +293,23 @@ class BatchStructure(Pass):
         name = unused(f"{entry}.requests", work.functions)
         attrs: Attrs = MappingProxyType({BESIDE: entry, EACH: cut.each})
         return {**made, name: cut.driver(name, [a for a, _ in groups], kind, attrs)}, kind
+
+    def _answering_lists(self, work: _Work, entry: str) -> tuple[dict[str, Function], list[TypeDef]]:
+        """The same where what requests bring are sequences, tensors, with the types of lists of these. Raises NotStructural."""
+        listed = work.listed(entry)
+        functions = {**work.module.functions, **listed.functions, entry: listed.entry}
+        types = {**work.module.types, listed.type.name: listed.type}
+        other = self._work(replace(work.module, functions=functions, types=types))
+        other.functions.update(work.functions)
+        made, kind = self._answering(other, entry, _recursive_below(other, entry))
+        rows: Attrs = MappingProxyType({ROWS: listed.rows})
+        made = {
+            n: replace(f, attrs={**f.attrs, **rows}) if f.attrs.get(BESIDE) == entry else f for n, f in made.items()
+        }
+        # What could not be levels.
+        names = {**other.names, **{n: globals_used(f) for n, f in made.items()}}
+        made |= {n: listed.functions[n] for n in below(names, list(made)) if n in listed.functions}
+        return made, [kind, listed.type]
 
     def _check_gain(self, work: _Work, groups: Sequence[Group]) -> None:
         if not any(self._gains(work, g) for g in groups):

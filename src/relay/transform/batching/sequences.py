@@ -1,0 +1,437 @@
+"""Sequences that come as tensors, a row for each step, as lists: so that many requests of different lengths are one batch.
+
+Levels are of structures. An entry that is given a tensor with a size of its own in front, and looks at it row by row, in loops and in
+operators that do the same to every row, is an entry that is given the list of the rows. The function that answers many requests is made of
+that one; whoever calls it makes the lists (`relay.executable.values`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from types import MappingProxyType
+from typing import cast
+
+from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute, dim_vars
+from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, OpRef, Proj, Tuple, Var
+from relay.ir.module import Module
+from relay.ir.record import record
+from relay.ir.types import AdtType, FuncType, TensorType, TupleType, Type, TypeDef
+from relay.ir.walk import free_vars
+from relay.transform.access import read_by_row
+from relay.transform.batching.clauses import NotStructural
+from relay.transform.batching.lifted import Emitter
+from relay.transform.batching.requests import list_type
+from relay.transform.batching.row_loops import Items, fold_of, row_loop, rows_read, unpack, with_own_dims
+from relay.transform.blocks import body_of, nested_blocks, operands, renamed
+from relay.transform.build import op_call, type_of
+from relay.transform.copying import Copier, match_dims
+from relay.transform.dims import DimUses
+from relay.transform.function_types import unused
+from relay.transform.visited_rows import Sizes
+from relay.typing.effects import Effects
+
+_FIRST = MappingProxyType({"axis": 0})
+
+
+def sequences_of(entry: Function) -> dict[int, DimVar]:
+    """The parameters of an entry that are tensors with a size of their own in front, which nothing else that it is given has."""
+    uses = DimUses()
+    said = [uses.of_type(p.ty) for p in entry.params]
+    out: dict[int, DimVar] = {}
+    for n, p in enumerate(entry.params):
+        if not isinstance(p.ty, TensorType) or not isinstance(p.ty.shape, tuple) or not p.ty.shape:
+            continue
+        size = as_var(p.ty.shape[0])
+        others = {v for d in p.ty.shape[1:] for v in dim_vars(d)}.union(*(d for m, d in enumerate(said) if m != n))
+        if size is not None and size in entry.type_params and size not in others:
+            out[n] = size
+    return out
+
+
+@record(frozen=True, slots=True, eq=False)
+class Listed:
+    """An entry of lists of rows (of its parameters ``rows``), the functions that it calls beside those of the module, and the type of its
+    lists."""
+
+    entry: Function
+    rows: tuple[int, ...]
+    functions: Mapping[str, Function]
+    type: TypeDef
+
+
+def listed_entry(module: Module, entry: Function, effects: Effects) -> Listed:
+    """An entry, with everything inlined but recursion, as one of lists: of the rows of its sequences, the last row first. Raises
+    NotStructural."""
+    sequences = sequences_of(entry)
+    while True:
+        if not sequences:
+            raise NotStructural("no argument is a structure, or a sequence of rows")
+        try:
+            return _Lister(module, entry, sequences, effects, list_type(module.types, "Rows")).run()
+        except _Whole as why:  # as a table, or a weight, of whatever size
+            left = {n: size for n, size in sequences.items() if size not in why.sizes}
+            if len(left) == len(sequences) or not left:
+                raise NotStructural(str(why)) from None
+            sequences = left
+
+
+class _Whole(NotStructural):
+    """An operation looks at all rows of arguments of these sizes at once."""
+
+    def __init__(self, text: str, sizes: Collection[DimVar]) -> None:
+        super().__init__(text)
+        self.sizes = sizes
+
+
+@record(frozen=True, slots=True, eq=False)
+class _Rows:
+    """What has a row for each step of a sequence of so many: a row's type, and the operator that gives it row by row, where it does not
+    stand in the items of a list."""
+
+    size: DimVar
+    row: TensorType
+    call: Call | None = None
+
+
+@record(frozen=True, slots=True, eq=False)
+class _List:
+    """A list of the program, and what its items have."""
+
+    var: Var
+    fields: Sequence[_Rows]
+
+
+@record(slots=True, eq=False)
+class _Lister:
+    module: Module
+    entry: Function
+    sequences: Mapping[int, DimVar]
+    effects: Effects
+    kind: TypeDef
+    out: Emitter = field(default_factory=Emitter)
+    functions: dict[str, Function] = field(default_factory=dict)
+    todo: list[Binding] = field(default_factory=list)
+    # What variables stand for that are not there any more: other atoms; rows, and whether the last comes first; tuples of such; and
+    # integers that nothing can be made of.
+    names: dict[Var, Expr] = field(default_factory=dict)
+    rows: dict[Var, tuple[_Rows, bool]] = field(default_factory=dict)
+    tuples: dict[Var, Sequence[Expr]] = field(default_factory=dict)
+    gone: set[Var] = field(default_factory=set)
+    lists: list[_List] = field(default_factory=list)
+    # Sizes that are those of sequences.
+    dims: dict[DimVar, Dim] = field(default_factory=dict)
+    values: dict[Var, Expr] = field(default_factory=dict)
+    uses: DimUses = field(default_factory=DimUses)
+
+    def run(self) -> Listed:
+        params = list(self.entry.params)
+        for n, size in self.sequences.items():
+            param = params[n]
+            rows = _Rows(size, _row(type_of(param)))
+            self.rows[param] = rows, False
+            listing = AdtType(self.kind.name, (rows.row,))
+            params[n] = Var(param.name, listing, listing)
+            self.lists.append(_List(params[n], [rows]))
+        body = body_of(self.entry)
+        self.does(self.live(body))
+        while self.todo:
+            self.bind(self.todo.pop())
+        result = self.atom(body.result)
+        if self.is_of_rows(result):
+            raise NotStructural("it gives something for each row of an argument")
+        bindings = tuple(self.out.bindings)
+        left = {d for b in bindings for d in (*self.uses.of_type(b.var.ty), *self.uses.of_value(b.value))}
+        if any(map(self.is_size, left)):
+            raise NotStructural("it looks at the number of rows of an argument")
+        ret = type_of(result)
+        dims = tuple(d for d in self.entry.type_params if d not in self.sequences.values())
+        ty = FuncType(tuple(type_of(p) for p in params), ret, dims)
+        block = Block(bindings, result, ret)
+        made = replace(self.entry, params=tuple(params), body=block, ret_type=ret, type_params=dims, ty=ty)
+        return Listed(with_own_dims(made), tuple(self.sequences), self.functions, self.kind)
+
+    def live(self, block: Block) -> list[Binding]:
+        """The bindings that the block's result needs, or that do something."""
+        used: set[Expr] = {block.result}
+        out: list[Binding] = []
+        for b in reversed(block.bindings):
+            if b.var in used or self.effects.of(b.value):
+                out.append(b)
+                used.update(operands(b.value))
+                used.update(v for inner in nested_blocks(b.value) for v in free_vars(inner))
+        return out[::-1]
+
+    def does(self, bindings: Sequence[Binding]) -> None:
+        """What is to be done next."""
+        self.values.update((b.var, b.value) for b in bindings)
+        self.todo += reversed(bindings)
+
+    def atom(self, e: Expr) -> Expr:
+        while isinstance(e, Var) and e in self.names:
+            e = self.names[e]
+        return e
+
+    def is_of_rows(self, e: Expr) -> bool:
+        """Whether a value has a row for each step, or follows from how many there are, or has such values in it."""
+        todo = [e]
+        while todo:
+            e = self.atom(todo.pop())
+            if isinstance(e, Var):
+                if e in self.rows or e in self.gone:
+                    return True
+                todo += self.tuples.get(e, ())
+        return False
+
+    def sizes(self, values: Iterable[Expr]) -> set[DimVar]:
+        """The sequences that values have a row for each step of."""
+        out: set[DimVar] = set()
+        todo = [*values]
+        while todo:
+            e = self.atom(todo.pop())
+            if isinstance(e, Var):
+                if e in self.rows:
+                    out.add(self.rows[e][0].size)
+                todo += self.tuples.get(e, ())
+        return out
+
+    def is_size(self, size: DimVar) -> bool:
+        return size in self.sequences.values() or size in self.dims
+
+    def size(self, dim: Dim) -> Dim:
+        """A size in the terms of the entry."""
+        return dim_substitute(dim, self.dims.get)
+
+    def bind(self, binding: Binding) -> None:
+        var, value = binding.var, binding.value
+        match value:
+            case Var():
+                self.names[var] = value
+                return
+            case Tuple() if any(map(self.is_of_rows, value.fields)):
+                self.tuples[var] = value.fields
+                return
+            case Proj() if (whole := self.atom(value.tuple)) in self.tuples:
+                self.names[var] = self.tuples[whole][value.index]
+                return
+            case Call(fn=OpRef()) if self.operator(var, value):
+                return
+            case Call(fn=GlobalVar()) if any(map(self.is_of_rows, value.args)):
+                self.loop(var, value)
+                return
+        read = [*operands(value), *(v for block in nested_blocks(value) for v in free_vars(block))]
+        if any(map(self.is_of_rows, read)):
+            raise _Whole(f"%{var.name} follows from all rows of an argument at once", self.sizes(read))
+        self.out.bindings.append(renamed(binding, {v: self.atom(v) for v in read if isinstance(v, Var)}))
+
+    def operator(self, var: Var, call: Call) -> bool:
+        """Whether a call of an operator is done with: what is known of sizes, and what is the same for each row."""
+        assert isinstance(call.fn, OpRef)
+        args = [self.atom(a) for a in call.args]
+        about = any(map(self.is_of_rows, args))
+        match call.fn.name:
+            case "check_equal":
+                return self.size(cast(Dim, call.attrs["left"])) == self.size(cast(Dim, call.attrs["right"]))
+            case "shape_of" | "size_of" if about or any(map(self.is_size, self.uses.of_value(call))):
+                self.gone.add(var)
+                return True
+            case "take" | "add" | "subtract" | "cast" if any(isinstance(a, Var) and a in self.gone for a in args):
+                if Sizes(self.values, {}, {}).of(var) is None:
+                    return False
+                self.gone.add(var)
+                return True
+            case "reverse" if isinstance(args[0], Var) and args[0] in self.rows and call.attrs.get("axis") in (0, (0,)):
+                rows, backwards = self.rows[args[0]]
+                self.rows[var] = rows, not backwards
+                return True
+        return about and self.by_row(var, call)
+
+    def by_row(self, var: Var, call: Call) -> bool:
+        """Whether an operator does the same for each row of its operands."""
+        read, ty = read_by_row(call), call.ty
+        if read is None or not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not ty.shape:
+            return False
+        sizes: set[DimVar] = set()
+        for n, a in enumerate(call.args):
+            parts = self.parts(a)
+            if parts and (n not in read or any(backwards for _, backwards in parts)):
+                return False
+            sizes.update(rows.size for rows, _ in parts)
+            if not parts and any(map(self.is_size, self.uses.of_type(type_of(a)))):
+                return False
+        if len(sizes) != 1:
+            return False
+        (size,) = sizes
+        within = {v for d in ty.shape[1:] for v in dim_vars(d)}
+        if self.size(ty.shape[0]) != as_dim(size) or any(map(self.is_size, within)):
+            return False
+        self.rows[var] = _Rows(size, _row(ty), call), False
+        return True
+
+    def parts(self, arg: Expr) -> list[tuple[_Rows, bool]]:
+        """The rows that an operand is, or is a tuple of. Raises NotStructural where it is a tuple of these and of other things."""
+        atom = self.atom(arg)
+        if not isinstance(atom, Var) or not self.is_of_rows(atom):
+            return []
+        found = [self.atom(f) for f in self.tuples.get(atom, (atom,))]
+        if not all(isinstance(f, Var) and f in self.rows for f in found):
+            raise NotStructural(f"%{atom.name} is made of rows of an argument and of other values")
+        return [self.rows[cast(Var, f)] for f in found]
+
+    def leaves(self, wanted: Iterable[_Rows]) -> tuple[list[_Rows], list[_Rows]]:
+        """What these rows are computed of that stands in lists; and what is computed for them, in order."""
+        found: dict[_Rows, None] = {}
+        todo = [*wanted]
+        while todo:
+            rows = todo.pop()
+            if rows not in found:
+                found[rows] = None
+                todo += [r for a in (rows.call.args if rows.call is not None else ()) for r, _ in self.parts(a)]
+        every = [r for r, _ in self.rows.values()]
+        return [r for r in found if r.call is None], [
+            r for r in dict.fromkeys(every) if r in found and r.call is not None
+        ]
+
+    def row_by_row(self, computed: Sequence[_Rows], known: dict[_Rows, Expr], out: Emitter) -> None:
+        """Compute rows of a step; those that are ``known`` already are added to."""
+        sizes = (*self.sequences.values(), *self.dims)
+        ones: dict[_Rows, Expr] = {}  # with an axis of one in front
+
+        def one(rows: _Rows) -> Expr:
+            if rows not in ones:
+                call = op_call("expand_dims", (known[rows],), _FIRST)
+                ones[rows] = out.bind("row", call, type_of(call))
+            return ones[rows]
+
+        for rows in computed:
+            call = rows.call
+            assert call is not None
+            copier = Copier(dims=dict.fromkeys(sizes, 1))
+            for a in call.args:
+                parts = [one(r) for r, _ in self.parts(a)]
+                if parts:
+                    whole: Expr = parts[0]
+                    if isinstance(type_of(a), TupleType):
+                        ty = TupleType(tuple(map(type_of, parts)))
+                        whole = out.bind("rows", Tuple(tuple(parts), ty), ty)
+                    copier.atoms[cast(Var, a)] = whole
+                elif isinstance(a, Var):
+                    copier.atoms[a] = self.atom(a)
+            made = Var("row", None, call.ty)
+            out.bindings += copier.copy(Block((Binding(made, call),), made)).bindings
+            ones[rows] = out.bindings[-1].var
+            last = op_call("squeeze", (ones[rows],), _FIRST)
+            known[rows] = out.bind("row", last, type_of(last))
+
+    def wanted(self, result: Expr, following: Sequence[Binding]) -> set[Var]:
+        """What is known already of that which the rest of the entry needs."""
+        given = {b.var: b.value for b in following}
+        out: set[Var] = set()
+        seen: set[Expr] = set()
+        todo: list[Expr] = [result]
+        todo += [a for b in following if self.effects.of(b.value) for a in operands(b.value)]
+        while todo:
+            e = todo.pop()
+            if not isinstance(e, Var) or e in seen:
+                continue
+            seen.add(e)
+            value = given.get(e)
+            if value is None:
+                atom = self.atom(e)
+                if isinstance(atom, Var):
+                    out.add(atom)
+                    todo += self.tuples.get(atom, ())
+                continue
+            if isinstance(value, Proj):
+                whole: Expr = value.tuple
+                while isinstance(whole, Var) and isinstance(given.get(whole), Var):
+                    whole = cast(Var, given[whole])
+                fields = given.get(whole) if isinstance(whole, Var) else None
+                if isinstance(fields, Tuple):
+                    todo.append(fields.fields[value.index])
+                    continue
+            todo += operands(value)
+            todo += (v for block in nested_blocks(value) for v in free_vars(block))
+        return out
+
+    def loop(self, var: Var, call: Call) -> None:
+        """A call of a function that is given rows: a loop over them is a fold over a list."""
+        assert isinstance(call.fn, GlobalVar)
+        name = call.fn.name
+        function = self.module.functions[name]
+        type_args = tuple(self.size(cast(Dim, a)) for a in call.type_args)
+        call = replace(call, args=tuple(map(self.atom, call.args)), type_args=type_args)
+        read: dict[int, _Rows] = {}
+        for n, a in enumerate(call.args):
+            for rows, backwards in self.parts(a) if not (isinstance(a, Var) and a in self.gone) else ():
+                if backwards or a not in self.rows:
+                    raise NotStructural(f"@{name} is given rows in another order than the argument has them")
+                read[n] = rows
+        sizes = {rows.size for rows in read.values()}
+        if len(sizes) != 1:
+            by_row = {read[n].size for n in rows_read(function, read)}
+            raise _Whole(f"@{name} is given rows of several arguments", sizes - by_row)
+        (size,) = sizes
+        outer = Sizes(self.values, {}, {})
+        loop = row_loop(name, function, call, dict.fromkeys(read, as_dim(size)), outer, self.effects)
+        read = {n: read[n] for n in loop.reads.values()}
+        for n in (*loop.shared(), *loop.states):
+            if self.is_of_rows(call.args[n]):
+                raise NotStructural(f"@{name} is given what follows from all rows of an argument at once")
+        # What it gives at its end comes behind it.
+        dims = dict(zip(cast("Sequence[DimVar]", function.type_params), cast("Sequence[Dim]", type_args), strict=True))
+        dims |= {d: as_dim(size) for n in loop.puts if (d := as_var(_leading(function.params[n]))) is not None}
+        end = Copier(dict(zip(function.params, call.args, strict=True)), dims)
+        states = [end.bind(function.params[n]) for n in loop.states]
+        rows_put = {n: end.bind(function.params[n]) for n in loop.puts}
+        last = end.copy(loop.last)
+        following = (*last.bindings, Binding(var, last.result))
+        for unknown in self.uses.of_type(var.ty):
+            found = (
+                match_dims((unknown,), [(var.ty, type_of(last.result))])
+                if unknown not in self.entry.type_params
+                else None
+            )
+            if found is not None and any(map(self.is_size, dim_vars(found[unknown]))):
+                self.dims[unknown] = found[unknown]
+        needs = self.wanted(body_of(self.entry).result, [*following, *reversed(self.todo)])
+        puts = [n for n, v in rows_put.items() if v in needs]
+        later = [self.rows[v][0] for v in needs if v in self.rows]
+        leaves, computed = self.leaves(read.values())
+        of = next((x for x in reversed(self.lists) if all(r in x.fields for r in leaves)), None)
+        if of is None:
+            raise NotStructural(f"@{name} is given rows that stand in several lists")
+        out = Emitter()
+        fields = [Var("row", None, r.row) for r in of.fields]
+        known: dict[_Rows, Expr] = dict(zip(of.fields, fields, strict=True))
+        self.row_by_row(computed, known, out)
+        kept = [r for r in dict.fromkeys((*later, *self.leaves(later)[0])) if r in known] if puts else []
+        items = Items(fields, out.bindings, {n: known[r] for n, r in read.items()}, [known[r] for r in kept], puts)
+        made = unused(f"{name}.rows", {*self.module.functions, *self.functions})
+        fold = fold_of(loop, call, of.var, items, self.kind, made)
+        self.functions[made] = fold.function
+        parts = [*states, *(Var("rows", None, t) for t in fold.parts[len(states) :])]
+        unpack(self.out, self.out.bind("folded", fold.call, type_of(fold.call)), parts)
+        if puts:
+            # What was computed for it is a field from now on.
+            new = {r: _Rows(size, r.row) for r in kept}
+            for v, (rows, backwards) in list(self.rows.items()):
+                if rows in new:
+                    self.rows[v] = new[rows], backwards
+            added = [_Rows(size, cast(TensorType, end.type(type_of(loop.puts[n])))) for n in puts]
+            self.lists.append(_List(parts[-1], [*new.values(), *added]))
+            self.rows.update((rows_put[n], (r, not loop.up)) for n, r in zip(puts, added, strict=True))
+        self.gone.update(v for n, v in rows_put.items() if n not in puts)
+        self.does(following)
+
+
+def _row(ty: Type) -> TensorType:
+    """The type of a tensor's row."""
+    assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
+    return TensorType(ty.shape[1:], ty.dtype)
+
+
+def _leading(param: Var) -> Dim:
+    ty = type_of(param)
+    assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
+    return ty.shape[0]
