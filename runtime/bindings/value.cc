@@ -1,6 +1,7 @@
 // relay.Value: constructor values, tuples, closures and references; and the conversions of arguments and results.
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -127,6 +128,28 @@ nb::object field(const Adt* adt, int64_t index) {
   Value v = adt->fields()[index];
   retain(v);
   return to_python(v);
+}
+
+// A list: constructor 0 has an item and the rest, 1 is the end.
+nb::object stacked(const Adt* list) {
+  if (list->tag != 0) return nb::none();
+  int64_t shape[max_rank] = {0};
+  for (const Adt* at = list; at->tag == 0; at = as_adt(at->fields()[1])) ++shape[0];
+  const Value& first = list->fields()[0];
+  const Tensor* row = as_tensor(first);
+  uint32_t rank = row == nullptr ? 0 : row->rank;
+  if (row != nullptr) std::copy_n(row->shape(), rank, shape + 1);
+  Value made = Value::of(new_host_tensor(row == nullptr ? first.dtype : row->dtype, rank + 1, shape));
+  int64_t bytes = as_tensor(made)->bytes() / shape[0];
+  std::byte* to = as_tensor(made)->data() + as_tensor(made)->bytes();
+  for (const Adt* at = list; at->tag == 0; at = as_adt(at->fields()[1])) {
+    const Value& item = at->fields()[0];
+    const Tensor* tensor = as_tensor(item);
+    to -= bytes;
+    std::memcpy(to, tensor == nullptr ? reinterpret_cast<const std::byte*>(&item.bits) : tensor->data(), static_cast<size_t>(bytes));
+  }
+  share(made);
+  return wrapped(made);
 }
 
 }  // namespace
@@ -262,6 +285,9 @@ void init_value(nb::module_& m) {
             return to_python(held);
           },
           "What a reference holds.")
+      .def(
+          "stacked", [](const PyValue& self) { return stacked(need_adt(self)); },
+          "The items of a list, the last of which comes first, as the rows of one tensor; None of an empty one.")
       .def("__repr__", [](const PyValue& self) { return "<" + describe(self.get()) + ">"; });
 }
 

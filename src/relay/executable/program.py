@@ -318,7 +318,10 @@ class Executable:
             before = len(results)
             results += signature.joined(found.fields)
             if len(results) == len(requests):
-                return results
+                # (What has no rows in any of them is not known to be of some shape.)
+                return [
+                    self._request(signature.name, n, requests[n]) if r is None else r for n, r in enumerate(results)
+                ]
             for _ in range(before, len(results)):
                 listed = listed.field(1)
             if allowed is not None and self._allowed is not None and allowed[1] > 0:

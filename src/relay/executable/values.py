@@ -49,10 +49,10 @@ class Signature:
             n: self._types.number({**kinds[n], "kind": "rows", "shape": [None, *kinds[n]["shape"][1:]]}) for n in rows
         }
         self._listed = tuple(by_row.get(n, number) for n, number in enumerate(self._wanted))
+        # Which tensors of a result, in order, are lists of their rows then.
+        self._stacked: Sequence[int] = info.get("stacked", ())
         self._called = tuple(f"argument %{p['name']} of @{name}" for p in self.params)
         self._result = self._types.number(self.result)
-        # Of what many requests are given as lists of.
-        self._data_types = tuple(map(self._types.number, _data_types(self.result)))
         self.is_tensor = self.result["kind"] == "tensor"
         # Whether results come from the runtime as Python sees them; whether nothing is to be done about values at all.
         self.made = self.tuples or self.is_tensor
@@ -120,13 +120,20 @@ class Signature:
 
     def joined(self, parts: Sequence[Any]) -> list[object]:
         """The results of several requests: ``parts`` are their tensors, with the requests in front, and behind these for each of a
-        result's values of data types the list of them."""
-        tensors = len(parts) - len(self._data_types)
-        columns: list[list[object]] = [t.rows() for t in parts[:tensors]]
-        columns += [self._listed_values(v, n) for v, n in zip(parts[tensors:], self._data_types, strict=True)]
+        result's values of data types the list of them, and for each tensor that is given by its rows. None is one that is not known, of no
+        rows."""
+        leaves = [*_leaves(self.result)]
+        behind = [n for n, leaf in enumerate(leaves) if leaf["kind"] == "adt" or n in self._stacked]
+        front = [n for n in range(len(leaves)) if n not in behind]
+        columns: dict[int, list[Any]] = {n: t.rows() for n, t in zip(front, parts, strict=False)}
+        for n, values in zip(behind, parts[len(front) :], strict=True):
+            columns[n] = (
+                _stacked(values) if n in self._stacked else self._listed_values(values, self._types.number(leaves[n]))
+            )
+        rows = zip(*(columns[n] for n in range(len(leaves))), strict=True)
         if self.result["kind"] != "tuple":
-            return columns[0]
-        return [_joined(self.result, iter(p[:tensors]), iter(p[tensors:])) for p in zip(*columns, strict=True)]
+            return [r[0] for r in rows]
+        return [None if any(r[n] is None for n in self._stacked) else _joined(self.result, iter(r)) for r in rows]
 
     def _listed_values(self, rest: Any, number: int) -> list[object]:
         """The values in a list of such of the type of this number, as Python sees them."""
@@ -144,18 +151,34 @@ def _keeps(spec: object) -> bool:
     return isinstance(spec, list) and any(map(_keeps, spec))
 
 
-def _data_types(spec: Spec) -> list[Spec]:
-    """The data types in a result of tensors, data types and tuples, in order."""
-    if spec["kind"] == "tuple":
-        return [t for f in spec["fields"] for t in _data_types(f)]
-    return [spec] if spec["kind"] == "adt" else []
+def _stacked(rest: Any) -> list[Any]:
+    """The tensors whose rows are in the lists of a list. What has no rows is known by what has; None where nothing has."""
+    out: list[Any] = []
+    while rest.tag == 0:
+        out.append(rest.field(0).stacked())
+        rest = rest.field(1)
+    some = next((t for t in out if t is not None), None)
+    return (
+        out if some is None else [_runtime.Tensor.from_numpy(some.numpy()[:0].copy()) if t is None else t for t in out]
+    )
 
 
-def _joined(spec: Spec, tensors: Iterator[object], values: Iterator[object]) -> object:
+def _leaves(spec: Spec) -> Iterator[Spec]:
+    """The tensors and data types in a result of these and tuples, in order."""
+    todo = [spec]
+    while todo:
+        spec = todo.pop()
+        if spec["kind"] == "tuple":
+            todo += reversed(spec["fields"])
+        else:
+            yield spec
+
+
+def _joined(spec: Spec, leaves: Iterator[object]) -> object:
     # No function in a function: that would refer to itself, and keep the parts until Python looks for cycles.
     if spec["kind"] == "tuple":
-        return tuple(_joined(f, tensors, values) for f in spec["fields"])
-    return next(tensors if spec["kind"] == "tensor" else values)
+        return tuple(_joined(f, leaves) for f in spec["fields"])
+    return next(leaves)
 
 
 def _of_tensors(spec: Spec, depth: int) -> bool:

@@ -16,7 +16,7 @@ from relay.ir.dim import ANY, AnyDim, Dim, DimFoldOp, DimVar, SymDim, dim_fold, 
 from relay.ir.expr import Function
 from relay.ir.module import Module
 from relay.ir.types import AdtType, FuncType, RefType, Shape, TensorType, TupleType, Type, TypeArg, TypeVar
-from relay.transform.batching.requests import ANSWERS, EACH, IN_TURN, ROWS
+from relay.transform.batching.requests import ANSWERS, EACH, IN_TURN, ROWS, STACKED
 from relay.transform.dims import DimUses
 from relay.typing.substitution import substitute
 
@@ -30,7 +30,7 @@ def entry_info(
 ) -> str:
     """The JSON text of an entry declared as ``fn``: parameters (name, type), result type, and every data type that these reach; of
     the compiled ``@name`` also what becomes of many requests (``many``: the function that answers them), and which tensors these bring are
-    given by ``rows``. ``closures``: by their
+    given by ``rows``, and which of the result's are ``stacked`` of rows. ``closures``: by their
     numbers the names of the functions that closures are made of, and how many of their parameters those capture."""
     adts: dict[str, Any] = {}
     pending: list[str] = []
@@ -119,7 +119,7 @@ def entry_info(
         each, rows = attrs.get(EACH, ()), attrs.get(ROWS, ())
         apart = str(requests).partition(":")[0] != IN_TURN
         info["requests"] = {"how": requests, "apart": apart, "entry": many, "each": each}
-        info["rows"] = rows
+        info["rows"], info["stacked"] = rows, attrs.get(STACKED, ())
     return json.dumps(info, separators=(",", ":"))
 
 

@@ -27,8 +27,9 @@ from relay.transform.dead_code import BESIDE
 from relay.transform.function_types import unused
 
 # Attributes: of an entry, what becomes of many requests; of the function that answers them (which stands `BESIDE` the entry), which
-# of the entry's parameters differ from request to request, and which of these are tensors that it takes as lists of their rows.
-ANSWERS, EACH, ROWS = "requests", "each", "rows"
+# of the entry's parameters differ from request to request, which of these are tensors that it takes as lists of their rows,
+# and which tensors of the entry's result it gives so. (The last row comes first.)
+ANSWERS, EACH, ROWS, STACKED = "requests", "each", "rows", "stacked"
 # How they are answered: as one batch, each by a thread of its own, or in turn (what is behind a colon says why).
 TOGETHER, SIDE_BY_SIDE, IN_TURN = "one batch", "side by side", "one by one"
 

@@ -16,13 +16,13 @@ from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute, dim_vars
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.record import record
-from relay.ir.types import AdtType, FuncType, TensorType, TupleType, Type, TypeDef
+from relay.ir.types import AdtType, FuncType, TensorType, TupleType, Type, TypeDef, leaf_types
 from relay.ir.walk import free_vars
 from relay.transform.access import read_by_row
 from relay.transform.batching.clauses import NotStructural
 from relay.transform.batching.lifted import Emitter
 from relay.transform.batching.requests import list_type
-from relay.transform.batching.row_loops import Items, fold_of, row_loop, rows_read, unpack, with_own_dims
+from relay.transform.batching.row_loops import Items, RowLoop, fold_of, row_loop, rows_read, unpack, with_own_dims
 from relay.transform.blocks import body_of, nested_blocks, operands, renamed
 from relay.transform.build import op_call, type_of
 from relay.transform.copying import Copier, match_dims
@@ -51,24 +51,27 @@ def sequences_of(entry: Function) -> dict[int, DimVar]:
 
 @record(frozen=True, slots=True, eq=False)
 class Listed:
-    """An entry of lists of rows (of its parameters ``rows``), the functions that it calls beside those of the module, and the type of its
-    lists."""
+    """An entry of lists of rows, the last of which comes first: of its parameters ``rows``, and of its result those tensors, in order, that
+    are ``stacked`` of them. Whether loops make lists of them (``makes``), the functions that it calls beside those of the module, and the
+    type of its lists."""
 
     entry: Function
     rows: tuple[int, ...]
+    stacked: tuple[int, ...]
+    makes: bool
     functions: Mapping[str, Function]
     type: TypeDef
 
 
-def listed_entry(module: Module, entry: Function, effects: Effects) -> Listed:
-    """An entry, with everything inlined but recursion, as one of lists: of the rows of its sequences, the last row first. Raises
-    NotStructural."""
+def listed_entry(module: Module, name: str, entry: Function, effects: Effects) -> Listed:
+    """The entry of this name, with everything inlined but recursion, as one of lists: of the rows of its sequences, the last row first.
+    Raises NotStructural."""
     sequences = sequences_of(entry)
     while True:
         if not sequences:
             raise NotStructural("no argument is a structure, or a sequence of rows")
         try:
-            return _Lister(module, entry, sequences, effects, list_type(module.types, "Rows")).run()
+            return _Lister(module, name, entry, sequences, effects, list_type(module.types, "Rows")).run()
         except _Whole as why:  # as a table, or a weight, of whatever size
             left = {n: size for n, size in sequences.items() if size not in why.sizes}
             if len(left) == len(sequences) or not left:
@@ -96,15 +99,17 @@ class _Rows:
 
 @record(frozen=True, slots=True, eq=False)
 class _List:
-    """A list of the program, and what its items have."""
+    """A list of the program, and what its items have; whether a loop has ``made`` it."""
 
     var: Var
     fields: Sequence[_Rows]
+    made: bool = True
 
 
 @record(slots=True, eq=False)
 class _Lister:
     module: Module
+    name: str
     entry: Function
     sequences: Mapping[int, DimVar]
     effects: Effects
@@ -132,14 +137,13 @@ class _Lister:
             self.rows[param] = rows, False
             listing = AdtType(self.kind.name, (rows.row,))
             params[n] = Var(param.name, listing, listing)
-            self.lists.append(_List(params[n], [rows]))
+            self.lists.append(_List(params[n], [rows], made=False))
         body = body_of(self.entry)
         self.does(self.live(body))
         while self.todo:
             self.bind(self.todo.pop())
-        result = self.atom(body.result)
-        if self.is_of_rows(result):
-            raise NotStructural("it gives something for each row of an argument")
+        stacked: list[int] = []
+        result = self.given(body.result, stacked, [0])
         bindings = tuple(self.out.bindings)
         left = {d for b in bindings for d in (*self.uses.of_type(b.var.ty), *self.uses.of_value(b.value))}
         if any(map(self.is_size, left)):
@@ -149,7 +153,66 @@ class _Lister:
         ty = FuncType(tuple(type_of(p) for p in params), ret, dims)
         block = Block(bindings, result, ret)
         made = replace(self.entry, params=tuple(params), body=block, ret_type=ret, type_params=dims, ty=ty)
-        return Listed(with_own_dims(made), tuple(self.sequences), self.functions, self.kind)
+        return Listed(
+            with_own_dims(made),
+            tuple(self.sequences),
+            tuple(stacked),
+            any(x.made for x in self.lists),
+            self.functions,
+            self.kind,
+        )
+
+    def given(self, result: Expr, stacked: list[int], count: list[int]) -> Expr:
+        """What the entry gives, with lists of rows in it; which tensors these are, so many having come before. (As deep as a person writes
+        types.)"""
+        atom = self.atom(result)
+        if not self.is_of_rows(atom):
+            count[0] += sum(1 for _ in leaf_types(type_of(atom)))
+            return atom
+        assert isinstance(atom, Var)
+        if atom in self.tuples:
+            fields = [self.given(f, stacked, count) for f in self.tuples[atom]]
+            ty = TupleType(tuple(map(type_of, fields)))
+            return self.out.bind("result", Tuple(tuple(fields), ty), ty)
+        if atom in self.gone or self.rows[atom][1]:
+            raise NotStructural(
+                "it gives the number of rows of an argument" if atom in self.gone else "it gives rows turned round"
+            )
+        stacked.append(count[0])
+        count[0] += 1
+        return self.listing(self.rows[atom][0])
+
+    def listing(self, rows: _Rows) -> Expr:
+        """The list of these rows alone."""
+        of, fields, known, code = self.items([rows])
+        if [*of.fields] == [rows] and of.made:
+            return of.var
+        nothing = Block((), Tuple(()), TupleType(()))
+        loop = RowLoop(self.name, Function((), nothing), True, {}, {}, {}, (), nothing)
+        (made,) = self.fold(loop, Call(GlobalVar(self.name), ()), of, Items(fields, code, {}, [known[rows]], []))
+        return made
+
+    def items(self, rows: Collection[_Rows]) -> tuple[_List, list[Var], dict[_Rows, Expr], list[Binding]]:
+        """A list whose items say these rows: variables for an item's fields, what rows they are and what follows from them, by this
+        code. Raises NotStructural."""
+        leaves, computed = self.leaves(rows)
+        of = next((x for x in reversed(self.lists) if all(r in x.fields for r in leaves)), None)
+        if of is None:
+            raise NotStructural("what it goes through by row stands in several lists")
+        fields = [Var("row", None, r.row) for r in of.fields]
+        known: dict[_Rows, Expr] = dict(zip(of.fields, fields, strict=True))
+        out = Emitter()
+        self.row_by_row(computed, known, out)
+        return of, fields, known, out.bindings
+
+    def fold(self, loop: RowLoop, call: Call, of: _List, items: Items) -> list[Var]:
+        """Call a loop as a fold over a list; the parts of what it gives."""
+        made = unused(f"{loop.name}.rows", {*self.module.functions, *self.functions})
+        fold = fold_of(loop, call, of.var, items, self.kind, made)
+        self.functions[made] = fold.function
+        parts = [Var("rows", None, t) for t in fold.parts]
+        unpack(self.out, self.out.bind("folded", fold.call, type_of(fold.call)), parts)
+        return parts
 
     def live(self, block: Block) -> list[Binding]:
         """The bindings that the block's result needs, or that do something."""
@@ -397,21 +460,11 @@ class _Lister:
         needs = self.wanted(body_of(self.entry).result, [*following, *reversed(self.todo)])
         puts = [n for n, v in rows_put.items() if v in needs]
         later = [self.rows[v][0] for v in needs if v in self.rows]
-        leaves, computed = self.leaves(read.values())
-        of = next((x for x in reversed(self.lists) if all(r in x.fields for r in leaves)), None)
-        if of is None:
-            raise NotStructural(f"@{name} is given rows that stand in several lists")
-        out = Emitter()
-        fields = [Var("row", None, r.row) for r in of.fields]
-        known: dict[_Rows, Expr] = dict(zip(of.fields, fields, strict=True))
-        self.row_by_row(computed, known, out)
+        of, fields, known, code = self.items(read.values())
         kept = [r for r in dict.fromkeys((*later, *self.leaves(later)[0])) if r in known] if puts else []
-        items = Items(fields, out.bindings, {n: known[r] for n, r in read.items()}, [known[r] for r in kept], puts)
-        made = unused(f"{name}.rows", {*self.module.functions, *self.functions})
-        fold = fold_of(loop, call, of.var, items, self.kind, made)
-        self.functions[made] = fold.function
-        parts = [*states, *(Var("rows", None, t) for t in fold.parts[len(states) :])]
-        unpack(self.out, self.out.bind("folded", fold.call, type_of(fold.call)), parts)
+        items = Items(fields, code, {n: known[r] for n, r in read.items()}, [known[r] for r in kept], puts)
+        parts = self.fold(loop, call, of, items)
+        self.names.update(zip(states, parts, strict=False))
         if puts:
             # What was computed for it is a field from now on.
             new = {r: _Rows(size, r.row) for r in kept}

@@ -23,7 +23,13 @@ from relay.transform.base import Pass
 from relay.transform.batching.build import Builder
 from relay.transform.batching.choices import with_both_branches
 from relay.transform.batching.clauses import Group, NotStructural, branches, calls_of, data_types, group_of
-from relay.transform.batching.gains import copies_more_than_it_shares, multiplies_little
+from relay.transform.batching.gains import (
+    WORTH_LISTS,
+    WORTH_STACKING,
+    copies_more_than_it_shares,
+    multiplies_by,
+    multiplies_little,
+)
 from relay.transform.batching.left_folds import from_the_end
 from relay.transform.batching.lists import ListForm, list_form
 from relay.transform.batching.phases import Phases
@@ -34,6 +40,7 @@ from relay.transform.batching.requests import (
     IN_TURN,
     ROWS,
     SIDE_BY_SIDE,
+    STACKED,
     TOGETHER,
     Requests,
     by_one_request,
@@ -108,7 +115,7 @@ class _Work:
 
     def listed(self, entry: str) -> Listed:
         """An entry of tensors as one of lists of their rows. Raises NotStructural."""
-        return listed_entry(self.module, inline_all(self.module, self.names, entry, ()), self.effects)
+        return listed_entry(self.module, entry, inline_all(self.module, self.names, entry, ()), self.effects)
 
     def _is_cheap(self, call: Call) -> bool:
         access = self.table.of(call)
@@ -297,12 +304,15 @@ class BatchStructure(Pass):
     def _answering_lists(self, work: _Work, entry: str) -> tuple[dict[str, Function], list[TypeDef]]:
         """The same where what requests bring are sequences, tensors, with the types of lists of these. Raises NotStructural."""
         listed = work.listed(entry)
+        least = WORTH_STACKING if listed.stacked else WORTH_LISTS if listed.makes else 0
+        if least and not multiplies_by(listed.functions.values(), least, work.table):
+            raise NotStructural("its products are so small that rows are not worth being copied")
         functions = {**work.module.functions, **listed.functions, entry: listed.entry}
         types = {**work.module.types, listed.type.name: listed.type}
         other = self._work(replace(work.module, functions=functions, types=types))
         other.functions.update(work.functions)
         made, kind = self._answering(other, entry, _recursive_below(other, entry))
-        rows: Attrs = MappingProxyType({ROWS: listed.rows})
+        rows: Attrs = MappingProxyType({ROWS: listed.rows, STACKED: listed.stacked})
         made = {
             n: replace(f, attrs={**f.attrs, **rows}) if f.attrs.get(BESIDE) == entry else f for n, f in made.items()
         }
