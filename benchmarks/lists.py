@@ -4,7 +4,7 @@ that there are to run them, in one run, in turns.
     python benchmarks/lists.py [--sizes 300x512,64x64] [--requests 32] [--threads 1] [--rounds 9]
 
 Microseconds a step. ``list`` and ``tensor``: one sequence after the other; ``list grad``, ``tensor grad``: with the gradients of the
-weights. ``batch``: all of them by `run_batch`, as lists; ``side by side``: by `run_batch`, as tensors; ``padded``: as one tensor, with
+weights. ``list batch``: all of them by `run_batch`, as lists; ``tensor batch``: as tensors; ``padded``: as one tensor, with
 their lengths. PyTorch's, if it is there: packed, as it sorts them itself. ``peak``: the multiply-adds alone, at the machine's peak.
 """
 
@@ -93,8 +93,8 @@ def calls(d: int, h: int, lengths: Sequence[int], threads: int) -> dict[str, Cal
         "tensor": lambda: [tensors(*v) for v in stacked],
         "list grad": lambda: [list_grad(*v) for v in listed_too],
         "tensor grad": lambda: [tensor_grad(*v) for v in stacked_too],
-        "batch": lambda: lists.run_batch("main", listed),
-        "side by side": lambda: tensors.run_batch("main", stacked),
+        "list batch": lambda: lists.run_batch("main", listed),
+        "tensor batch": lambda: tensors.run_batch("main", stacked),
         "padded": lambda: padded(whole, counts, zeros),
     }
     if importlib.util.find_spec("torch") is not None:

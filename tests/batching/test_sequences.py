@@ -162,6 +162,27 @@ def test_sizes_are_checked() -> None:
         exe.run_batch("main", [(good, *rest), (other[0].astype(np.float64), *rest)])
 
 
+def test_requests_of_other_widths() -> None:
+    """What requests say of another size they say each for itself."""
+    exe = relay.compile(
+        f"""{HEAD}def @main[t: Dim, d: Dim](%xs: Tensor[(t, d), float32], %w: Tensor[(8, 8), float32]) -> Tensor[(1, 8), float32] {{
+  @fold_rows(fn (%s: Tensor[(1, 8), float32], %x: Tensor[(d,), float32]) {{ nn.dense(%s + sum(%x), %w) }}, zeros(shape=[1, 8]), %xs)
+}}""",
+        cache=False,
+    )
+    rng, w = np.random.default_rng(0), np.eye(8, dtype=np.float32)
+    asked = [(rng.standard_normal((t, d)).astype(np.float32), w) for t, d in ((3, 2), (2, 5))]
+    for found, args in zip(exe.run_batch("main", asked), asked, strict=True):
+        same(found, exe(*args))
+
+
+def test_bounds_of_lengths_are_checked() -> None:
+    program = text("last state").replace("t: Dim", "t: Dim(1, 4)")
+    exe = relay.compile(program, cache=False)
+    with pytest.raises(ShapeError):
+        exe.run_batch("main", requests(exe, (2, 5)))
+
+
 # Why they are not one batch: what looks at more than a row, at how many there are, or at rows in another order.
 APART = {
     "sum(@lstm(%xs, (%z, %z), %w, %u, %b).0, axis=[0])": "follows from all rows of an argument at once",

@@ -249,10 +249,11 @@ class Executable:
     def run_batch(self, entry: str, inputs: Iterable[Sequence[object]]) -> list[Any]:
         """Call an entry on each of several argument lists; gives the results in order.
 
-        The requests are one batch (of many, parts that stay near the caches) where the program is recursion over structures and they
-        share the arguments that are tensors (the same objects); otherwise they run side by side, on as many threads as a run may use,
-        or in turn where one could see what another does. ``relay inspect --show batching`` says which. Raises what `run` raises, for
-        the first request that fails, and says which one that is (of requests that are one batch, where arguments are wrong).
+        The requests are one batch (of many, parts that stay near the caches) where the program is recursion over structures, or goes
+        through tensors row by row, each of so many rows, and they share the other arguments that are tensors (the same objects);
+        otherwise they run side by side, on as many threads as a run may use, or in turn where one could see what another does. ``relay
+        inspect --show batching`` says which. Raises what `run` raises, for the first request that fails, and says which one that is (of
+        requests that are one batch, where arguments are wrong).
         """
         signature = self.signature(entry)
         if not isinstance(inputs, Iterable) or isinstance(inputs, str):

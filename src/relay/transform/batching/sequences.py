@@ -16,7 +16,7 @@ from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute, dim_vars
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.record import record
-from relay.ir.types import AdtType, FuncType, TensorType, TupleType, Type, TypeDef, leaf_types
+from relay.ir.types import DTYPE_BITS, AdtType, FuncType, TensorType, TupleType, Type, TypeDef, leaf_types
 from relay.ir.walk import free_vars
 from relay.transform.access import read_by_row
 from relay.transform.batching.clauses import NotStructural
@@ -35,18 +35,27 @@ _FIRST = MappingProxyType({"axis": 0})
 
 
 def sequences_of(entry: Function) -> dict[int, DimVar]:
-    """The parameters of an entry that are tensors with a size of their own in front, which nothing else that it is given has."""
+    """The parameters of an entry that are tensors with a size of their own in front, any number, which nothing else that it is given has,
+    and other sizes that tensors say which are the same in all requests."""
     uses = DimUses()
     said = [uses.of_type(p.ty) for p in entry.params]
     out: dict[int, DimVar] = {}
-    for n, p in enumerate(entry.params):
+    for n, p in enumerate(entry.params if not entry.constraints else ()):
         if not isinstance(p.ty, TensorType) or not isinstance(p.ty.shape, tuple) or not p.ty.shape:
             continue
         size = as_var(p.ty.shape[0])
         others = {v for d in p.ty.shape[1:] for v in dim_vars(d)}.union(*(d for m, d in enumerate(said) if m != n))
-        if size is not None and size in entry.type_params and size not in others:
+        if size is None or size not in entry.type_params or size in others:
+            continue
+        if size.lo == 0 and size.hi is None and DTYPE_BITS.get(cast(str, p.ty.dtype), 0) >= 8:
             out[n] = size
-    return out
+    while True:
+        shared = {v for n, dims in enumerate(said) if n not in out for v in dims}
+        unsaid = [n for n, size in out.items() if not shared.issuperset(v for v in said[n] if v is not size)]
+        if not unsaid:
+            return out
+        for n in unsaid:
+            del out[n]
 
 
 @record(frozen=True, slots=True, eq=False)
