@@ -252,3 +252,30 @@ def @main[m: Dim(1, 100)](%x: Tensor[(m,), float32]) -> float32 { sum(zero.nothi
             np.testing.assert_array_equal(np.asarray(run(given)), np.ones(5, np.float32))
     finally:
         registry.remove("zero.nothing")
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_scan_that_begins_with_the_first_element_of_its_axis(dim: int) -> None:
+    """Along no elements it reads none; along rows of unknown length, many side by side, the element is none of a strip's."""
+
+    def first(x: te.Tensor, g: te.Tensor) -> te.Tensor:
+        def begin(c: Any) -> Any:
+            return (x[0, c] if dim == 0 else x[c, 0]) * 0.5
+
+        return te.scan(x.shape, dim, begin, lambda s, i, j: s * te.sigmoid(g[i, j]) + x[i, j], x.dtype)
+
+    registry.operator("zero.first")(first)
+    try:
+        module = relay.parse("""#[version = "0.0.5"]
+def @main[n: Dim, d: Dim](%x: Tensor[(n, d), float64], %g: Tensor[(n, d), float64]) { zero.first(%x, %g) }""")
+        exe: Any = relay.compile(module, check_memory=True)
+        slopes: Any = relay.compile(relay.grad(module, argnums=(0, 1)))
+        for n, d in ((0, 40), (40, 0), (1, 1), (3, 40), (40, 3), (40, 70)):
+            rng = np.random.default_rng(n)
+            x, g = rng.standard_normal((2, n, d))
+            np.testing.assert_allclose(np.asarray(exe(x, g)), np.asarray(relay.evaluate(module, x, g)), 1e-9)
+            wanted: Any = relay.evaluate(relay.grad(module, argnums=(0, 1)), x, g)
+            for one, other in zip(slopes(x, g), wanted, strict=True):
+                np.testing.assert_allclose(np.asarray(one), np.asarray(other), 1e-8, 1e-12)
+    finally:
+        registry.remove("zero.first")

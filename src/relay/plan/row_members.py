@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from relay.ir.dim import Dim, dim_sub, known_equal
+from relay.ir.dim import Dim, dim_bounds, dim_sub, known_equal
 from relay.ir.types import is_float
 from relay.loop.ahead import where_far
 from relay.loop.ir import Branch, Buffer, For, LetScalar, LoopKind, Stmt, Store
@@ -401,4 +401,13 @@ class Emitter:
             place(Const(0, "int64"))
             steps = Branch(compare("lt", 0, length), seq([over(self.store(plan, 0, now)), steps]))
         self.env = before
-        return serial([*others, *blocks], allocate([state], seq([over(start), steps])))
+        whole = where_begun(stage, init, seq([over(start), steps]))
+        return serial([*others, *blocks], allocate([state], whole))
+
+
+def where_begun(stage: Scan, init: Scalar, steps: Stmt) -> Stmt:
+    """``steps`` of a scan, where it has any: what it begins with may be read of an axis that is as long as it (``x[0]``)."""
+    extent = stage.axes[stage.dim].extent
+    if (dim_bounds(extent)[0] or 0) > 0 or not any(isinstance(n, Load) for n in walk(init)):
+        return steps
+    return Branch(compare("lt", 0, extent_of(extent)), steps)

@@ -18,7 +18,7 @@ from relay.loop.ir import Buffer, For, Stmt, Store, Transpose
 from relay.plan.build import Builder, Storage, allocate, bound, seq, temporary, total_cost, vectorized
 from relay.plan.narrow_rows import Key, accessed, turnable
 from relay.plan.parallel import parallel_rows
-from relay.plan.row_members import Emitter
+from relay.plan.row_members import Emitter, where_begun
 from relay.plan.row_parts import Lanes, MemberPlan, lane_blocks
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, extent_of, minimum
 from relay.te.tensor import Scan
@@ -72,12 +72,14 @@ def _operands(
     mine, last, indices = {id(t) for t in temporaries}, rows[-1], emitter.builder.indices
     made = {(id(p.member.kept.origin), n) for p in plans for n in range(len(p.member.kept.dtypes))}
     found: dict[int, _Turned] = {}
+    fixed: set[Key] = set()  # read at one element for all of a row, which only one strip has
     for key, where, index, (inner, *_), written in accessed(emitter, plans):
         polys = [indices.poly(i) for i in index]
         along = [n for n, p in enumerate(polys) if indices.mentions(p, inner)]
         if not along:
             if key in made:
                 return None
+            fixed.add(key)
             continue
         if len(along) != 1 or indices.as_axis(polys[along[0]]) is not inner:
             return None
@@ -97,6 +99,8 @@ def _operands(
         if known.apart != apart or known.start != start or known.keys.setdefault(key, along[0]) != along[0]:
             return None
         known.written |= written
+    if any(key in fixed for operand in found.values() for key in operand.keys):
+        return None
     return list(found.values())
 
 
@@ -144,8 +148,7 @@ def _nest(
     emitter.env = return_to
     steps = For(step, columns, seq([vectorized(lanes.variable, lanes.count, s) for s in body]))
     over = For(strip, extent_of(strip.extent), bound(bindings, seq([*reads, steps, *writes])))
-    begun = [vectorized(lanes.variable, lanes.count, s) for s in starts]
-    inside = allocate([*states, *own, *given], seq([*begun, over]))
+    inside = allocate([*states, *own, *given], seq([*starts, over]))
     return parallel_rows(builder, [*rows[:-1], *blocks], dim_mul(work, lanes.size), inside)
 
 
@@ -195,6 +198,7 @@ def _steps(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) -> tuple
         init, update = emitter.values(plan, {stage.state: now})
         out, advance = emitter.store(plan, 0, now), Store(state, at, update)
         states.append(state)
-        starts.append(Store(state, at, init))
+        start = vectorized(lanes.variable, lanes.count, Store(state, at, init))
+        starts.append(where_begun(stage, init, start))
         body += [out, advance] if stage.exclusive else [advance, out]
     return states, starts, body
