@@ -220,6 +220,17 @@ def @main(%x: Tensor[(2, 2), float64], %w: Tensor[(2, 2), float64], %k: int32) -
 }
 
 
+@pytest.mark.parametrize(("rows", "others"), [(3, 1), (1, 3), (3, 3)])
+def test_what_a_loop_hands_on_may_be_of_one_element(rows: int, others: int) -> None:
+    """The name that all its calls share for a ``?`` broadcasts as that does."""
+    made = relay.parse("""#[version = "0.0.5"]
+import prelude
+def @main(%x: Tensor[(?,), float64], %y: Tensor[(?,), float64], %n: int64) {
+  @for(0i64, %n, fn (%i: int64, %s: Tensor[(?,), float64]) -> Tensor[(?,), float64] { tanh(%s * %y) + %x }, %x) }""")
+    rng = np.random.default_rng(0)
+    assert problem(made, (rng.normal(size=rows), rng.normal(size=others), np.int64(3)), (0, 1), compiled=True) is None
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(name: str) -> None:
     text, args, argnums = PROGRAMS[name]

@@ -88,7 +88,7 @@ def _named(ty: Type, hint: str, dims: list[DimVar]) -> Type:
             new: list[Dim] = []
             for axis, size in enumerate(shape):
                 if is_any(size):
-                    dims.append(DimVar(f"{hint}_{axis}"))
+                    dims.append(DimVar(f"{hint}_{axis}", gradual=True))
                     new.append(as_dim(dims[-1]))
                 else:
                     new.append(size)

@@ -123,7 +123,8 @@ def _unnamed(function: Function) -> Function:
     for b in all_bindings(body_of(function)):
         if not _is_check(b.value):
             kept.update(uses.of_value(b.value))
-    dropped = found - kept
+    # Its own parameters it is called at: those of sizes that a recursion shares stand for `?` too.
+    dropped = found - kept - {p for p in function.type_params if isinstance(p, DimVar)}
     if not dropped:
         return function
 
