@@ -163,6 +163,24 @@ def test_one_tile_of_a_run_time_operand_is_a_line_wide(target: str, most: int) -
         assert any(b.shape[0] == rows for b in tiles) is (rows == most)
 
 
+@pytest.mark.parametrize("columns", [75, 96, "m"])
+def test_short_vectors_stream_an_operand_that_is_far(columns: int | str) -> None:
+    """Also of a number of columns that is no whole vectors: what is behind them are sums of their own, of zeros, and nobody reads it."""
+    far = replace(parse_target("x86-64-v3"), l2_bytes=8 << 10)
+    m = DimVar("m")
+    wide = [{V: n} if isinstance(columns, int) else {V: n, m: w} for n in (1, 5, 8, 12, 13) for w in (1, 8, 75)]
+    plan = check(streamed(N, 40, columns if isinstance(columns, int) else as_dim(m)), *wide, target=far)
+    text = kernel_text(plan.kernel)
+    assert "sums" in text.split("panel")[0]
+    near = replace(far, l2_bytes=1 << 20)
+    for rows, target, is_streamed in ((8, far, True), (13, far, False), (8, near, False)):
+        body = check(streamed(rows, 40, 75), target=target).kernel.body
+        assert any(isinstance(s, Alloc) and s.buffer.name.startswith("sums") for s in statements(body)) is is_streamed
+        assert packs(check(streamed(rows, 40, 75), target=target)) is not is_streamed
+    narrow = check(streamed(8, 400, 24), target=far).kernel.body
+    assert not any(isinstance(s, Alloc) and s.buffer.name.startswith("sums") for s in statements(narrow))
+
+
 @pytest.mark.skipif(HOST.vector_bits < 512, reason="where vectors are long")
 def test_where_multiply_adds_wait_for_caches_more_is_streamed_and_packed() -> None:
     """A near operand is read where it is by one tile, of up to 12 rows, and packed for more; a large one is streamed for up to 4."""

@@ -33,6 +33,9 @@ from relay.te.scalar import Axis, Const, Load, Named, Scalar, binary, compare, e
 # multiply-adds wait for caches.
 _MOST_STREAMED = 48
 _MOST_DOTTED, _MOST_DOTTED_WAITING, _FEWEST_DOTTED, _DEPTH_OF_A_ROW = 48, 18, 6, 8
+# Where masks take vector registers: up to so many rows of an operand that the second-level cache is not known to hold are streamed, if its
+# rows are not known to be shorter than so many vectors.
+_MOST_STREAMED_FAR, _VECTORS_OF_A_ROW = 12, 4
 # Rows of the left operand that one pass over a chunk of the right one serves.
 _STREAMED_ROWS = 6
 # Rows of the right operand streamed at once: more would meet in few sets of the first-level cache where the distance of
@@ -64,6 +67,8 @@ def few_rows(nest: ProductNest) -> FewRows | None:
     if along == 1:
         if not is_unpacked(nest):
             return _Streamed(nest)
+        if most := _most_streamed(nest):
+            return _Streamed(nest, most)
         fewest = fewest_unpacked(nest)
         return Unpacked(nest, down, fewest, _Streamed(nest, fewest - 1).nest)
     if down == 1 and _left_along_depth(nest):
@@ -72,6 +77,19 @@ def few_rows(nest: ProductNest) -> FewRows | None:
         limit = _MOST_DOTTED_WAITING if nest.builder.target.outruns_caches else _MOST_DOTTED
         return _Dotted(nest, max(_FEWEST_DOTTED, min(most, limit)))
     return None
+
+
+def _most_streamed(nest: ProductNest) -> int:
+    """Up to how many rows are streamed where vectors are short, and tiles narrow: what they read of a row of the operand is a line or two,
+    far from those of the next row, that no prefetcher sees coming. 0: tiles read the operand better, a near or narrow one."""
+    target, columns = nest.builder.target, size_of(nest.p.columns)
+    near = nest.right_bytes is not None and nest.right_bytes <= target.l2_bytes
+    short = isinstance(columns, int) and columns < _VECTORS_OF_A_ROW * nest.builder.lanes([nest.p.form.accumulate])
+    if target.mask_registers or near or short:
+        return 0
+    if not nest.right_is_read:
+        return _STREAMED_ROWS  # what is put together is put together once
+    return _MOST_STREAMED_FAR
 
 
 def _left_along_depth(nest: ProductNest) -> bool:
@@ -111,12 +129,13 @@ class _Streamed:
         begin, per, step, task = Axis("part", 1 << 16), Axis("per", tasks), Axis("t", tasks), Axis("task", tasks)
         pair, chunk = Axis("pair", batch), Axis("chunk", vectors)
         total = binary("mul", pairs, chunks)
+        exact = isinstance(places, int) and places % lanes == 0
         inner = bound([
             (task, binary("add", binary("mul", begin, per), step)),
             (pair, binary("floordiv", task, chunks)),
             (chunk, binary("sub", task, binary("mul", pair, chunks))),
             *unflatten(p.batch, pair).items(),
-        ], self._task(_Chunk(chunk, width, across, behind, lanes), held))  # fmt: skip
+        ], self._task(_Chunk(chunk, width, across, behind, lanes, exact and behind is None), held))  # fmt: skip
         count = minimum(per, binary("sub", total, binary("mul", begin, per)))
         share = binary("mul", ceiling(across, binary("mul", ceiling(threads, pairs), lanes)), lanes)
         height = minimum(_STREAMED_ROWS, extent_of(rows))
@@ -145,7 +164,7 @@ class _Streamed:
     def _sums(self, row: Scalar, rows: int, chunk: _Chunk, held: Buffer) -> Stmt:
         shared = self.shared
         lane, zero = Axis("j", _elements(held)), initial("sum", held.dtype)
-        clear = [For(lane, chunk.end, Store(held, (chunk.spot(lane, r),), zero), "vectorized") for r in range(rows)]
+        clear = [For(lane, chunk.room, Store(held, (chunk.spot(lane, r),), zero), "vectorized") for r in range(rows)]
         *outer, k = shared.p.reduced
         whole = binary("floordiv", extent_of(k.extent), _STREAMS)
         group, single = Axis("kb", dim_floordiv(k.extent, _STREAMS)), Axis("k", k.extent)
@@ -171,13 +190,15 @@ class _Streamed:
             left += [(Named(f"a{r}_{u}", dtype), e) for r, e in enumerate(found.elements)]
         shared.env = {}
 
-        def added(lane: Scalar) -> Stmt:
+        def added(lane: Scalar, inside: Scalar | None) -> Stmt:
             right: list[tuple[Axis, Scalar]] = []
             for u, place in enumerate(places):
                 shared.env = {k: place}
-                right.append((Named(f"b{u}", dtype), shared.right_element(chunk.column(lane))))
+                element = shared.right_element(chunk.column(lane))
+                here = element if inside is None else select(inside, element, initial("sum", dtype))
+                right.append((Named(f"b{u}", dtype), here))
             shared.env = {}
-            inside: list[Stmt] = []
+            sums: list[Stmt] = []
             for r in range(rows):
                 total, at = Buffer("total", (1,), dtype, "register"), (Const(0, "int64"),)
                 spot = (chunk.spot(lane, r),)
@@ -186,10 +207,10 @@ class _Streamed:
                     Store(total, at, binary("add", so_far, shared.p.form.product(left[u * rows + r][0], right[u][0])))
                     for u in range(len(places))
                 ]
-                inside.append(
+                sums.append(
                     Alloc(total, seq([Store(total, at, Load(held, spot, dtype)), *adds, Store(held, spot, so_far)]))
                 )
-            return bound(right, seq(inside))
+            return bound(right, seq(sums))
 
         body = bound(left, chunk.lanes_of(added, _elements(held)))
         return lambda count: bound(bindings, For(step, count, body))
@@ -205,11 +226,17 @@ class _Chunk:
     across: Scalar  # places of all chunks
     behind: Axis | None
     vector: int
+    exact: bool  # whether places of all chunks are known to be whole vectors
     # In the chunk: the first place, the first whole vector's and the one behind the last; the first column is counted from place 0.
     begin: Scalar = field(init=False)
     whole: Scalar = field(init=False)
     end: Axis = field(init=False)
     first: Axis = field(init=False)
+
+    @property
+    def room(self) -> Scalar:
+        """Places of whole vectors: what is behind the last place of a chunk is its own, too."""
+        return self.end if self.exact else binary("mul", ceiling(self.end, Const(self.vector, "int64")), self.vector)
 
     def __post_init__(self) -> None:
         self.begin = self.whole = Const(0, "int64")
@@ -238,16 +265,28 @@ class _Chunk:
         """Where the sums of a row have a place: rows of a chunk lie one behind the other."""
         return binary("add", binary("mul", self.width, row), place)
 
-    def lanes_of(self, body: Callable[[Scalar], Stmt], most: int) -> Stmt:
-        """A statement for every place of the chunk, as lanes of vectors."""
-        lane = Axis("j", most)
-        main = For(lane, binary("sub", self.end, self.whole), body(binary("add", self.whole, lane)), "vectorized")
-        if self.behind is None:
-            return main
-        some = Axis("j", self.vector)
-        inside = binary("and", compare("ge", some, self.begin), compare("lt", some, self.whole))
-        head = For(some, Const(self.vector, "int64"), Branch(inside, body(some)), "vectorized")
-        return seq([Branch(compare("gt", self.whole, 0), head), main])
+    def lanes_of(self, body: Callable[[Scalar, Scalar | None], Stmt], most: int) -> Stmt:
+        """A statement for every place of the chunk, as lanes of whole vectors: of the first and of the last one the second operand says
+        which lanes there are, those that may be read. Sums of the others are written, too: stores under masks take longer."""
+        lane, some = Axis("j", most), Axis("j", self.vector)
+        if self.exact:
+            return For(lane, self.end, body(lane, None), "vectorized")
+
+        def part(at: Scalar, inside: Scalar) -> Stmt:
+            return For(some, Const(self.vector, "int64"), body(at, inside), "vectorized")
+
+        vectors = binary("mul", binary("floordiv", binary("sub", self.end, self.whole), self.vector), self.vector)
+        last = binary("add", binary("add", self.whole, vectors), some)
+        stmts: list[Stmt] = [For(lane, vectors, body(binary("add", self.whole, lane), None), "vectorized")]
+        stmts.append(
+            Branch(
+                compare("lt", binary("add", self.whole, vectors), self.end), part(last, compare("lt", last, self.end))
+            )
+        )
+        if self.behind is not None:
+            inside = binary("and", compare("ge", some, self.begin), compare("lt", some, self.whole))
+            stmts.insert(0, Branch(compare("gt", self.whole, 0), part(some, inside)))
+        return seq(stmts)
 
 
 def _elements(held: Buffer) -> int:
