@@ -69,6 +69,38 @@ def test_two_types() -> None:
     assert _repeats(check(primitive(given, build), *({N: n} for n in LINES)))
 
 
+def _spreads(plan: KernelPlan) -> bool:
+    return any(isinstance(s, Alloc) and s.buffer.name.startswith("spread") for s in statements(plan.kernel.body))
+
+
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("width", [None, 2, 3, 8, 13, 32, 33])
+def test_what_a_line_reads_once_chooses(target: str, width: int | None) -> None:
+    """It is spread, so that there is no branch for each line; with and without what all lines read alike, and a line's own summand."""
+    d = as_dim(D) if width is None else width
+    given = [
+        tensor((as_dim(N), 1)),
+        tensor((as_dim(N), d)),
+        tensor((as_dim(N), d)),
+        tensor((d,)),
+        tensor((as_dim(N), 1), "bool"),
+    ]
+
+    def build(m: Maker, c: Expr, x: Expr, y: Expr, b: Expr, also: Expr) -> Expr:
+        return m("where", m("greater", c, m("negative", c)), x, m("add", y, c))
+
+    def biased(m: Maker, c: Expr, x: Expr, y: Expr, b: Expr, also: Expr) -> Expr:
+        return m("where", also, m("add", x, b), y)
+
+    lines = (0, 1, 31, 33, 127, 128, 129, 1360, 2100)
+    widths = (0, 1, 3, 8, 32, 33) if width is None else (width,)
+    sizes = [{N: n, D: w} for w in widths for n in lines] if width is None else [{N: n} for n in lines]
+    for made in (build, biased):
+        plan = check(primitive(given, made), *sizes, target=parse_target(target) if target != "cpu" else None)
+        assert _spreads(plan) == (width != 33)
+        assert unproved(plan.kernel) == []
+
+
 def test_other_operands_keep_lines_apart() -> None:
     """One that goes with the line alone; a place among the elements; one that is turned."""
     given = [tensor((as_dim(N), 3)), tensor((as_dim(N), 1)), tensor((3,))]
