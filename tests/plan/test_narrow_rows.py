@@ -10,6 +10,7 @@ import pytest
 
 import relay
 from relay import te
+from relay.codegen.target import parse_target
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
 from relay.loop.ir import Alloc, Branch, For, Store, Transpose
@@ -163,6 +164,16 @@ def test_what_is_not_turned() -> None:
     cheap = check(primitive([tensor((N, 64))], lambda m, x: m("sum", x, axis=1)), *SIZES, tolerance=1e-4)
     near = check(primitive([tensor((N, 3))], lambda m, x: m("nn.softmax", x)), *SIZES)
     assert not any(turns(plan) for plan in (few, long, cheap, near))
+
+
+@pytest.mark.parametrize("width", [2, 3, 4])
+def test_the_shortest_rows_are_turned_where_masks_take_vector_registers(width: int) -> None:
+    """Elements so far apart are stored one by one there, and loaded by more than one vector if they are more than two."""
+    target = parse_target("x86-64-v3")
+    written = primitive([tensor((N, width))], lambda m, x: m("nn.softmax", x))
+    assert len(turns(check(written, *SIZES, target=target))) == 2
+    read = primitive([tensor((N, width))], lambda m, x: m("variance", x, axis=1))
+    assert len(turns(check(read, *SIZES, target=target, tolerance=1e-4))) == (width > 2)
 
 
 def test_rows_that_a_choice_keeps_from_being_read_are_not_turned() -> None:

@@ -16,6 +16,7 @@ from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub, known_equal, shape_size
 from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, Stmt, Store, Transpose
+from relay.loop.target import Target
 from relay.plan.build import STACK_BYTES, Builder, Storage, serial, temporary, total_cost, vectorized
 from relay.plan.expand import cost
 from relay.plan.graph import loads, tensor_key
@@ -25,9 +26,9 @@ from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position, 
 from relay.te.scalar import Axis, Const, Reduce, Scalar, binary, compare, extent_of, minimum
 from relay.te.tensor import Scan, Tensor, stage_bodies
 
-# Longer rows are not looked at (the second: where the steps of a scan wait for one another); so few elements apart, lanes are loaded as
-# fast as neighbours.
-_LONGEST, _LONGEST_SCANNED, _NEAR = 128, 1 << 14, 4
+# Longer rows are not looked at (the second: where the steps of a scan wait for one another); so few elements apart, lanes are loaded and
+# stored as fast as neighbours, or loaded where masks take vector registers.
+_LONGEST, _LONGEST_SCANNED, _NEAR, _NEAR_LOADED = 128, 1 << 14, 4, 2
 # Rows of unknown length are turned up to so many elements.
 _LONGEST_UNKNOWN = 32
 # Clock cycles, as measured on Zen 4: the end of a reduction along a row, and of one for a position; a step of a scan along a row,
@@ -144,7 +145,7 @@ def narrow_rows(
         known.read |= not written
     # One element to a row, or the same for all rows: lanes find them as they are.
     operands = tuple(r for r in found.values() if r.width not in (0, 1))
-    if all(isinstance(r.width, int) and r.width <= _NEAR for r in operands):
+    if all(_are_near(r, emitter.builder.target) for r in operands):
         return None
     if not all(turnable(r.buffer.dtype) for r in operands):
         return None
@@ -158,6 +159,12 @@ def narrow_rows(
     block = max(lanes, min(LANE_BLOCK, STACK_BYTES // bytes_of_row // lanes * lanes))
     vector = None if any(r.read and r.width in (0, 1) for r in found.values()) else lanes
     return NarrowRows(operands, block, vector, unknown, _LONGEST_UNKNOWN)
+
+
+def _are_near(rows: Rows, target: Target) -> bool:
+    """Whether elements of so short rows are as good as neighbours for lanes across the rows."""
+    near = _NEAR if target.mask_registers else 1 if rows.written else _NEAR_LOADED
+    return isinstance(rows.width, int) and rows.width <= near
 
 
 def _are_alike(plans: Sequence[MemberPlan], operands: Sequence[Rows], unknown: Dim) -> bool:
