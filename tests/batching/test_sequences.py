@@ -71,6 +71,20 @@ PROGRAMS = {
   let %g = @backwards(%cell, @whole_state, %xs, %z);
   (nn.softmax(nn.dense(concatenate((%f.0, %g.0), axis=2), %o), axis=-1), %g.1)""",
     ),
+    "the least, the greatest and the mean of all steps": (
+        "%xs: Tensor[(t, 1, d), float32]",
+        LSTM,
+        "(Tensor[(1, h), float32], Tensor[(1, 1, h), float32], Tensor[(1, d), float32])",
+        """let %all = @lstm(%xs, (%z, %z), %w, %u, %b).0;
+  (max(%all, axis=[0]), mean(%all, axis=[0], keepdims=True), min(%xs, axis=0))""",
+    ),
+    "attention over the steps": (
+        "%xs: Tensor[(t, 1, d), float32]",
+        LSTM,
+        "Tensor[(1, h), float32]",
+        """let %all = @lstm(%xs, (%z, %z), %w, %u, %b).0;
+  sum(%all * nn.softmax(sum(%all * %z, axis=[2], keepdims=True), axis=0), axis=[0])""",
+    ),
     "two sequences": (
         "%xs: Tensor[(t, 1, d), float32], %ys: Tensor[(s, 1, d), float32]",
         LSTM,
@@ -185,7 +199,7 @@ def test_bounds_of_lengths_are_checked() -> None:
 
 # Why they are not one batch: what looks at more than a row, at how many there are, or at rows in another order.
 APART = {
-    "sum(@lstm(%xs, (%z, %z), %w, %u, %b).0, axis=[0])": "follows from all rows of an argument at once",
+    "sum(cumsum(@lstm(%xs, (%z, %z), %w, %u, %b).0, axis=0), axis=[0])": "follows from all rows of an argument at once",
     "cast(Dim[t], dtype=\"float32\") * @lstm(%xs, (%z, %z), %w, %u, %b).1.0": "follows from all rows of an argument at once",
     "@lstm(strided_slice(%xs, begin=[0], end=[2], axes=[0]), (%z, %z), %w, %u, %b).1.0": "follows from all rows",
     "@lstm(reverse(%xs, axis=0), (%z, %z), %w, %u, %b).1.0": "in another order than the argument has them",

@@ -12,6 +12,8 @@ from dataclasses import field, replace
 from types import MappingProxyType
 from typing import cast
 
+import numpy as np
+
 from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute, dim_vars
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
@@ -23,15 +25,16 @@ from relay.transform.batching.clauses import NotStructural
 from relay.transform.batching.lifted import Emitter
 from relay.transform.batching.requests import list_type
 from relay.transform.batching.row_loops import Items, RowLoop, fold_of, row_loop, rows_read, unpack, with_own_dims
+from relay.transform.batching.row_reductions import accumulating, is_over_rows, put_over_rows, spelled
 from relay.transform.blocks import body_of, nested_blocks, operands, renamed
-from relay.transform.build import op_call, type_of
+from relay.transform.build import constant, op_call, type_of, zeros_of
 from relay.transform.copying import Copier, match_dims
 from relay.transform.dims import DimUses
 from relay.transform.function_types import unused
 from relay.transform.visited_rows import Sizes
 from relay.typing.effects import Effects
 
-_FIRST = MappingProxyType({"axis": 0})
+_FIRST, _ROWS = MappingProxyType({"axis": 0}), MappingProxyType({"axis": (0,)})
 
 
 def sequences_of(entry: Function) -> dict[int, DimVar]:
@@ -316,7 +319,40 @@ class _Lister:
                 rows, backwards = self.rows[args[0]]
                 self.rows[var] = rows, not backwards
                 return True
-        return about and self.by_row(var, call)
+        return about and (self.by_row(var, call) or self.reduced(var, call))
+
+    def reduced(self, var: Var, call: Call) -> bool:
+        """Whether an operator reduces over rows, or is spelled out as such."""
+        data = self.atom(call.args[0]) if len(call.args) == 1 else None
+        if not isinstance(data, Var) or data not in self.rows:
+            return False
+        if is_over_rows(call, "mean", "nn.softmax"):
+            self.does(spelled(var, call, self.count(self.rows[data][0], cast(str, cast(TensorType, call.ty).dtype))))
+            return True
+        put, (rows, _) = put_over_rows(call), self.rows[data]
+        if put is None:
+            return False
+        assert isinstance(call.fn, OpRef) and isinstance(rows.row.shape, tuple)
+        none = zeros_of(TensorType((0, *rows.row.shape), rows.row.dtype))
+        of_none = op_call(call.fn.name, (self.out.bind("none", none, type_of(none)),), _ROWS)
+        start = self.out.bind("start", of_none, type_of(of_none))
+        made = self.accumulated(accumulating(call.fn.name, put, rows.row), rows, start)
+        if call.attrs.get("keepdims", False):
+            kept = op_call("expand_dims", (made,), _FIRST)
+            made = self.out.bind(var.name, kept, type_of(kept))
+        self.names[var] = made
+        return True
+
+    def count(self, rows: _Rows, dtype: str) -> Var:
+        """How many rows there are, as a number of this dtype."""
+        one, none = constant(np.ones((), dtype), dtype), constant(np.zeros((), dtype), dtype)
+        return self.accumulated(accumulating("count", "add", TensorType((), dtype)), rows, none, one)
+
+    def accumulated(self, loop: RowLoop, rows: _Rows, start: Expr, each: Expr | None = None) -> Var:
+        """What a loop gives that puts rows, or the same for ``each`` of them, to a start."""
+        of, fields, known, code = self.items([rows])
+        items = Items(fields, code, {0: known[rows] if each is None else each}, [], [])
+        return self.fold(loop, Call(GlobalVar(self.name), (start, start)), of, items)[0]
 
     def by_row(self, var: Var, call: Call) -> bool:
         """Whether an operator does the same for each row of its operands."""
