@@ -6,9 +6,11 @@ Everywhere ``pointer`` is an address, ``element`` LLVM's type of an element in m
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd
 
 from relay.codegen.builder import Builder, mangled, vec
+from relay.codegen.values import Value, register_bits, register_type
 from relay.loop.target import Target
 
 
@@ -93,6 +95,15 @@ class Masked:
         if count == 1:
             return self.b.emit(f"extractelement {type_} {text}, i64 {first}")
         return self.b.lanes(text, type_, range(first, first + count))
+
+    def chosen(self, value: Value) -> Value:
+        """The same vector, of which LLVM does not see that a select made it: where one side is what was at the place that it is stored to,
+        LLVM stores the other under a mask, which takes some processors ten cycles where masks take vector registers."""
+        target, bits = self.target, register_bits(value.dtype)
+        if target.mask_registers or not target.masks(bits) or value.lanes * bits != target.vector_bits:
+            return value
+        whole = vec(register_type(value.dtype), value.lanes)
+        return replace(value, text=self.b.emit(f'call {whole} asm "", "=x,0"({whole} {value.text})'))
 
     def _unseen(self, mask: str, lanes: int) -> str:
         """The same mask, of which LLVM does not see what it is: where it sees one bit, LLVM 22 stores all bits of a value that was

@@ -37,7 +37,8 @@ from relay.loop.ir import (
     Transpose,
 )
 from relay.loop.running import reduction_step
-from relay.te.scalar import Axis, Size
+from relay.loop.walk import same
+from relay.te.scalar import Axis, Load, Select, Size
 
 # Vector iterations that a loop of constant extent is expanded into; loops over register tiles are always expanded.
 _EXPAND = 4
@@ -136,6 +137,8 @@ class Statements:
         # A whole vector of local memory is not loaded to be stored again where it reaches beyond what is written: part of it may just have
         # been written as another row, and would be waited for. Nor is a register merged with what nobody reads.
         mask = "" if self._left and not f.guarded and fills_line(place, offset, self._left) else f.mask
+        if not mask and f.lanes > 1 and _keeps(store):
+            value = f.memory.masked.chosen(value)
         f.memory.store(place, offset, value, mask, f.guarded or (self._narrow and bool(mask)))
 
     def _extreme(self, store: Store, place: Place, nans: Nans) -> None:
@@ -484,3 +487,12 @@ class Statements:
             return
         first_value = replace(a.binary("and", extent, a.index(-lanes)), nonneg=True)
         self.f.counted(first_value, extent, 1, step)
+
+
+def _keeps(store: Store) -> bool:
+    """Whether a store chooses between another value and what is at its place."""
+    chosen = store.value
+    return isinstance(chosen, Select) and any(
+        isinstance(side, Load) and side.source is store.buffer and all(map(same, side.indices, store.indices))
+        for side in (chosen.a, chosen.b)
+    )
