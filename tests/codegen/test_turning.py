@@ -7,7 +7,7 @@ import pytest
 
 from relay.codegen.llvm import emit
 from relay.codegen.objects import assembly
-from relay.codegen.target import host_target, parse_target
+from relay.codegen.target import host_target, parse_target, runs_here
 from relay.ir.dim import as_var, dim_var
 from relay.ir.dtypes import numpy_dtype
 from relay.loop.evaluate import evaluate
@@ -124,7 +124,9 @@ def test_whole_blocks_go_through_registers(side: int) -> None:
     assert "vunpcklps" in assembly(emit(kernel, ZEN4), ZEN4)  # which moves LLVM takes is the processor's
 
 
-@pytest.mark.parametrize("target", ["cpu", "x86-64-v4", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize(
+    "target", [name for name in ("cpu", "x86-64-v4", "x86-64-v3", "x86-64") if runs_here(parse_target(name))]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "bfloat16", "bool"])
 @pytest.mark.parametrize("unknown", [False, True])
 def test_a_few_lines_are_taken_apart_and_put_together(dtype: str, target: str, unknown: bool) -> None:
