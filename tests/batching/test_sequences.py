@@ -197,6 +197,51 @@ def test_bounds_of_lengths_are_checked() -> None:
         exe.run_batch("main", requests(exe, (2, 5)))
 
 
+LOOP = """def @go[t: Dim, d: Dim, h: Dim](%i: int64, %s: Tensor[(1, h), float32], %xs: Tensor[(t, 1, d), float32],
+    %w: Tensor[(h, d), float32], %u: Tensor[(h, h), float32]) -> Tensor[(1, h), float32] {
+  if (%i < Dim[t]) { @go(%i + 1i64, BODY, %xs, %w, %u) } else { %s }
+}
+def @main[t: Dim, d: Dim, h: Dim](%xs: Tensor[(t, 1, d), float32], %z: Tensor[(1, h), float32], %w: Tensor[(h, d), float32],
+    %u: Tensor[(h, h), float32]) -> Tensor[(1, h), float32] {
+  let %s = @go(0i64, %z, %xs, %w, %u);
+  END
+}
+"""
+STEP = "tanh(nn.dense(take(%xs, %i, axis=0), %w) + nn.dense(%s, %u))"
+# Choices, in steps and behind the loop, and a step that knows its number.
+CHOICES = {
+    "in a step": (f"if (sum(%s) > 0.0f) {{ {STEP} }} else {{ %s - nn.dense(take(%xs, %i, axis=0), %w) }}", "%s"),
+    "of a row in a step that reads it, too": (
+        f"{STEP} + (if (sum(%s) > 0.0f) {{ sum(take(%xs, %i, axis=0)) }} else {{ 0.5f }})",
+        "%s",
+    ),
+    "between numbers in a step": (f"{STEP} * (if (sum(%s) > 0.0f) {{ 1.0f }} else {{ 0.5f }})", "%s"),
+    "behind the loop": (STEP, "if (sum(%s) > 0.0f) { nn.dense(%s, %u) } else { %s }"),
+    "behind the loop, between what costs little": (STEP, "if (sum(%s) > 0.0f) { %s * 2.0f } else { %s }"),
+    "of the number of the step": (f'{STEP} * cast(%i, dtype="float32")', "%s"),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_what_is_not_the_same_for_all(name: str) -> None:
+    step, end = CHOICES[name]
+    exe = relay.compile(HEAD + LOOP.replace("BODY", step).replace("END", end), cache=False)
+    asked = requests(exe, (3, 0, 5))
+    for found, args in zip(exe.run_batch("main", asked), asked, strict=True):
+        same(found, exe(*args))
+
+
+def test_two_entries() -> None:
+    program = HEAD + LOOP.replace("BODY", STEP).replace("END", "%s")
+    program += program[program.index("def @main") :].replace("@main", "@other").replace("%z, %xs", "%z + 1.0f, %xs")
+    exe = relay.compile(program, entries=("main", "other"), cache=False)
+    asked = requests(exe, (3, 2))
+    for entry in ("main", "other"):
+        assert exe._batches[entry].how == "one batch"
+        for found, args in zip(exe.run_batch(entry, asked), asked, strict=True):
+            same(found, exe.run(entry, *args))
+
+
 # Why they are not one batch: what looks at more than a row, at how many there are, or at rows in another order.
 APART = {
     "sum(cumsum(@lstm(%xs, (%z, %z), %w, %u, %b).0, axis=0), axis=[0])": "follows from all rows of an argument at once",

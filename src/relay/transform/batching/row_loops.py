@@ -12,7 +12,7 @@ the order of the list that it goes through.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import cast
@@ -43,13 +43,12 @@ from relay.transform.ad.terms import construct
 from relay.transform.batching.clauses import NotStructural
 from relay.transform.batching.lifted import Emitter
 from relay.transform.batching.requests import listed
-from relay.transform.blocks import all_bindings, as_block, body_of, operands
+from relay.transform.blocks import all_bindings, as_block, body_of
 from relay.transform.build import op_call, type_of
 from relay.transform.copying import Copier
 from relay.transform.dims import DimUses
 from relay.transform.failing import may_fail
 from relay.transform.fix_invariants import invariants, self_calls
-from relay.transform.uses import needed
 from relay.transform.visited_rows import Sizes, counting
 from relay.typing.effects import Effects
 
@@ -135,7 +134,7 @@ def row_loop(
                 raise NotStructural(f"@{name} does not come to all rows of %{function.params[at].name}, once each")
             ways.add(found[2])
             reads[binding.var] = at
-    for b in (*head, *step, *last.bindings):
+    for b in all_bindings(Block((*head, *step, *last.bindings), last.result)):
         fails = isinstance(b.value, Call) and b.var not in reads and may_fail(b.value)
         if fails or effects.of(b.value) != Effect.PURE:
             raise NotStructural(f"@{name} does more in its steps than compute values (%{b.var.name})")
@@ -151,13 +150,24 @@ def row_loop(
             puts[n] = item = Var("row", None, taken.ty)
             left.append(Binding(item, taken))
     states = {n: again.args[n] for n in moved if n not in puts}
-    code = needed(left, (*states.values(), *puts.values()))
-    end = needed((*head, *last.bindings), [last.result])
+    code = _needed(left, (*states.values(), *puts.values()))
+    end = _needed((*head, *last.bindings), [last.result])
     loop = RowLoop(
         name, function, ways == {1}, reads, states, puts, tuple(code), Block(tuple(end), last.result, last.ty)
     )
     _check(loop, call, rows, {*puts, count.counter}, outer)
     return loop
+
+
+def _needed(bindings: Sequence[Binding], results: Iterable[Expr]) -> list[Binding]:
+    """The bindings that the results need, in order."""
+    used = {r for r in results if isinstance(r, Var)}
+    out: list[Binding] = []
+    for b in reversed(bindings):
+        if b.var in used:
+            out.append(b)
+            used.update(free_vars(b.value))
+    return out[::-1]
 
 
 def rows_read(function: Function, rows: Collection[int]) -> set[int]:
@@ -225,13 +235,15 @@ def _check(loop: RowLoop, call: Call, rows: Mapping[int, Dim], hidden: Collectio
         if size is not None and not sizes.isdisjoint(dim_vars(size)):
             barred.add(p)
     uses = DimUses()
-    named = {d for b in loop.code for d in (*uses.of_type(b.var.ty), *uses.of_value(b.value))}
+    inside = all_bindings(Block(loop.code, Tuple(())))
+    named = {d for b in inside for d in (*uses.of_type(b.var.ty), *uses.of_value(b.value))}
     named |= {d for n in (*loop.states, *loop.shared()) for d in uses.of_type(function.params[n].ty)}
-    read = {a for b in loop.code for a in operands(b.value)}.union(loop.states.values(), loop.puts.values())
+    read = {v for b in loop.code for v in free_vars(b.value)}.union(loop.states.values(), loop.puts.values())
     if not read.isdisjoint(barred) or not named.isdisjoint(dims):
         raise NotStructural(f"the steps of @{loop.name} look at more than a row each")
     given = {function.params[n] for n in loop.puts}
-    if not ({a for b in loop.last.bindings for a in operands(b.value)} | {loop.last.result}).isdisjoint(barred - given):
+    ends = {v for b in loop.last.bindings for v in free_vars(b.value)} | {loop.last.result}
+    if not ends.isdisjoint(barred - given):
         raise NotStructural(f"what @{loop.name} gives at its end is no value of one request")
 
 

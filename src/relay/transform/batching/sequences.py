@@ -75,15 +75,17 @@ class Listed:
     type: TypeDef
 
 
-def listed_entry(module: Module, name: str, entry: Function, effects: Effects) -> Listed:
+def listed_entry(
+    module: Module, name: str, entry: Function, effects: Effects, taken: Collection[str], types: Collection[str]
+) -> Listed:
     """The entry of this name, with everything inlined but recursion, as one of lists: of the rows of its sequences, the last row first.
-    Raises NotStructural."""
+    Names of functions and of types that are ``taken`` are not given again. Raises NotStructural."""
     sequences = sequences_of(entry)
     while True:
         if not sequences:
             raise NotStructural("no argument is a structure, or a sequence of rows")
         try:
-            return _Lister(module, name, entry, sequences, effects, list_type(module.types, "Rows")).run()
+            return _Lister(module, name, entry, sequences, effects, list_type(types, "Rows"), taken).run()
         except _Whole as why:  # as a table, or a weight, of whatever size
             left = {n: size for n, size in sequences.items() if size not in why.sizes}
             if len(left) == len(sequences) or not left:
@@ -126,6 +128,7 @@ class _Lister:
     sequences: Mapping[int, DimVar]
     effects: Effects
     kind: TypeDef
+    taken: Collection[str]
     out: Emitter = field(default_factory=Emitter)
     functions: dict[str, Function] = field(default_factory=dict)
     todo: list[Binding] = field(default_factory=list)
@@ -219,7 +222,7 @@ class _Lister:
 
     def fold(self, loop: RowLoop, call: Call, of: _List, items: Items) -> list[Var]:
         """Call a loop as a fold over a list; the parts of what it gives."""
-        made = unused(f"{loop.name}.rows", {*self.module.functions, *self.functions})
+        made = unused(f"{loop.name}.rows", {*self.taken, *self.functions})
         fold = fold_of(loop, call, of.var, items, self.kind, made)
         self.functions[made] = fold.function
         parts = [Var("rows", None, t) for t in fold.parts]
@@ -297,7 +300,13 @@ class _Lister:
         read = [*operands(value), *(v for block in nested_blocks(value) for v in free_vars(block))]
         if any(map(self.is_of_rows, read)):
             raise _Whole(f"%{var.name} follows from all rows of an argument at once", self.sizes(read))
-        self.out.bindings.append(renamed(binding, {v: self.atom(v) for v in read if isinstance(v, Var)}))
+        names = {v: self.atom(v) for v in read if isinstance(v, Var)}
+        if nested_blocks(value):
+            copied = Copier(names).copy(Block((binding,), var)).bindings
+            self.out.bindings += copied
+            self.names[var] = copied[-1].var
+        else:
+            self.out.bindings.append(renamed(binding, names))
 
     def operator(self, var: Var, call: Call) -> bool:
         """Whether a call of an operator is done with: what is known of sizes, and what is the same for each row."""
@@ -305,7 +314,7 @@ class _Lister:
         args = [self.atom(a) for a in call.args]
         about = any(map(self.is_of_rows, args))
         match call.fn.name:
-            case "check_equal":
+            case "check_equal" if call.attrs.get("relation") in ("==", "<=", ">="):
                 return self.size(cast(Dim, call.attrs["left"])) == self.size(cast(Dim, call.attrs["right"]))
             case "shape_of" | "size_of" if about or any(map(self.is_size, self.uses.of_value(call))):
                 self.gone.add(var)

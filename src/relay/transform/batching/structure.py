@@ -115,7 +115,8 @@ class _Work:
 
     def listed(self, entry: str) -> Listed:
         """An entry of tensors as one of lists of their rows. Raises NotStructural."""
-        return listed_entry(self.module, entry, inline_all(self.module, self.names, entry, ()), self.effects)
+        one = inline_all(self.module, self.names, entry, ())
+        return listed_entry(self.module, entry, one, self.effects, self.functions, self.types)
 
     def _is_cheap(self, call: Call) -> bool:
         access = self.table.of(call)
@@ -308,7 +309,7 @@ class BatchStructure(Pass):
         if least and not multiplies_by(listed.functions.values(), least, work.table):
             raise NotStructural("its products are so small that rows are not worth being copied")
         functions = {**work.module.functions, **listed.functions, entry: listed.entry}
-        types = {**work.module.types, listed.type.name: listed.type}
+        types = {**work.types, listed.type.name: listed.type}
         other = self._work(replace(work.module, functions=functions, types=types))
         other.functions.update(work.functions)
         made, kind = self._answering(other, entry, _recursive_below(other, entry))
