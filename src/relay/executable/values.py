@@ -49,8 +49,16 @@ class Signature:
             n: self._types.number({**kinds[n], "kind": "rows", "shape": [None, *kinds[n]["shape"][1:]]}) for n in rows
         }
         self._listed = tuple(by_row.get(n, number) for n, number in enumerate(self._wanted))
-        # Which tensors of a result, in order, are lists of their rows then.
+        # Of the tensors and data types of a result, in order: which are tensors of all requests then, which are lists, with the number of
+        # an item's type, or none where an item is the list of a tensor's rows.
         self._stacked: Sequence[int] = info.get("stacked", ())
+        leaves = dict(enumerate(_leaves(self.result)))
+        self._front = [n for n, leaf in leaves.items() if leaf["kind"] != "adt" and n not in self._stacked]
+        self._behind = {
+            n: None if n in self._stacked else self._types.number(leaf)
+            for n, leaf in leaves.items()
+            if n not in self._front
+        }
         self._called = tuple(f"argument %{p['name']} of @{name}" for p in self.params)
         self._result = self._types.number(self.result)
         self.is_tensor = self.result["kind"] == "tensor"
@@ -122,15 +130,10 @@ class Signature:
         """The results of several requests: ``parts`` are their tensors, with the requests in front, and behind these for each of a
         result's values of data types the list of them, and for each tensor that is given by its rows. None is one that is not known, of no
         rows."""
-        leaves = [*_leaves(self.result)]
-        behind = [n for n, leaf in enumerate(leaves) if leaf["kind"] == "adt" or n in self._stacked]
-        front = [n for n in range(len(leaves)) if n not in behind]
-        columns: dict[int, list[Any]] = {n: t.rows() for n, t in zip(front, parts, strict=False)}
-        for n, values in zip(behind, parts[len(front) :], strict=True):
-            columns[n] = (
-                _stacked(values) if n in self._stacked else self._listed_values(values, self._types.number(leaves[n]))
-            )
-        rows = zip(*(columns[n] for n in range(len(leaves))), strict=True)
+        columns: dict[int, list[Any]] = {n: t.rows() for n, t in zip(self._front, parts, strict=False)}
+        for (n, number), values in zip(self._behind.items(), parts[len(self._front) :], strict=True):
+            columns[n] = _stacked(values) if number is None else self._listed_values(values, number)
+        rows = zip(*(columns[n] for n in range(len(columns))), strict=True)
         if self.result["kind"] != "tuple":
             return [r[0] for r in rows]
         return [None if any(r[n] is None for n in self._stacked) else _joined(self.result, iter(r)) for r in rows]
