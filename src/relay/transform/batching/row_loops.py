@@ -135,7 +135,8 @@ def row_loop(
             ways.add(found[2])
             reads[binding.var] = at
     for b in all_bindings(Block((*head, *step, *last.bindings), last.result)):
-        fails = isinstance(b.value, Call) and b.var not in reads and may_fail(b.value)
+        made = b.value if isinstance(b.value, Call) and b.var not in reads else None
+        fails = made is not None and (not isinstance(made.fn, OpRef) or may_fail(made))
         if fails or effects.of(b.value) != Effect.PURE:
             raise NotStructural(f"@{name} does more in its steps than compute values (%{b.var.name})")
     if len(ways) != 1:
