@@ -255,3 +255,12 @@ class Copier:
                 return PTuple(tuple(self.pattern(f) for f in pattern.fields), pattern.span)
             case PWild():
                 return pattern
+
+
+def with_own_dims(function: Function) -> Function:
+    """The function with fresh variables for its sizes."""
+    copier = Copier(own_dims=True)
+    made = copier.function(function)
+    dims = tuple(cast(DimVar, as_var(cast(Dim, copier.dim(cast(DimVar, d))))) for d in function.type_params)
+    assert isinstance(made.ty, FuncType)
+    return replace(made, type_params=dims, ty=FuncType(made.ty.params, made.ty.ret, dims))

@@ -34,7 +34,7 @@ from relay.transform.rerun_loops import Rerun, Reruns
 from relay.transform.rows import Lifting
 from relay.transform.steepness import Steepness
 from relay.transform.uses import globals_used, needed
-from relay.transform.visited_rows import Callers, CallSites, visits_all
+from relay.transform.visited_rows import Callers, CallSites, taken_row, visits_all
 from relay.typing.effects import Effects
 
 
@@ -334,22 +334,14 @@ class _Hoister:
 
     def _reads_row(self, var: Var, call: Call) -> bool:
         """A row of a tensor that is the same in all iterations, at an index that counts."""
-        assert isinstance(call.fn, OpRef)
-        if call.fn.name != "take" or call.attrs.get("batch_dims", 0) != 0:
+        found = taken_row(call)
+        if found is None or not self._is_fixed(found[0]):
             return False
-        data, index = call.args
+        data, index = found
+        if not isinstance(index, Var) or index not in self.counting:
+            return False
         ty = type_of(data)
-        if (
-            not isinstance(ty, TensorType)
-            or not isinstance(ty.shape, tuple)
-            or not ty.shape
-            or not self._is_fixed(data)
-        ):
-            return False
-        axis = call.attrs.get("axis")
-        first = axis == 0 or (axis == -1 and len(ty.shape) == 1) or (axis is None and len(ty.shape) == 1)
-        if not first or not isinstance(index, Var) or index not in self.counting:
-            return False
+        assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
         mode = call.attrs.get("mode", "clip")
         self.rows[var] = _Row(index, ty.shape[0], mode, self._outside(data), False, self.depth)
         return True

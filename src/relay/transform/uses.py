@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, Var
 from relay.ir.module import Module
 from relay.ir.record import record
+from relay.ir.walk import free_vars
 from relay.transform.blocks import all_blocks, body_of, is_primitive, nested_blocks, operands
 
 
@@ -79,14 +80,17 @@ class ClosureUses:
                     self.called_once.add(new)
 
 
-def needed(bindings: Sequence[Binding], results: Iterable[Expr]) -> list[Binding]:
-    """The bindings that the results need, in order; of bindings without blocks inside."""
+def needed(
+    bindings: Sequence[Binding], results: Iterable[Expr], also: Callable[[Expr], object] | None = None
+) -> list[Binding]:
+    """The bindings that the results need, in order, and those of values that are kept ``also``."""
     used = {r for r in results if isinstance(r, Var)}
     out: list[Binding] = []
     for b in reversed(bindings):
-        if b.var in used:
+        if b.var in used or (also is not None and also(b.value)):
             out.append(b)
             used.update(a for a in operands(b.value) if isinstance(a, Var))
+            used.update(v for block in nested_blocks(b.value) for v in free_vars(block))
     out.reverse()
     return out
 

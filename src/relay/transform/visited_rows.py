@@ -66,6 +66,18 @@ class Callers:
     calls: Sequence[tuple[str, Call]]
 
 
+def taken_row(value: Expr) -> tuple[Expr, Expr] | None:
+    """The tensor that a row is read of, along its first axis, and the index; None for any other operation."""
+    if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or value.fn.name != "take":
+        return None
+    data, index = value.args
+    ty, axis = type_of(data), value.attrs.get("axis")
+    if value.attrs.get("batch_dims", 0) != 0 or not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple):
+        return None
+    first = bool(ty.shape) and (axis == 0 or (len(ty.shape) == 1 and axis in (None, -1)))
+    return (data, index) if first else None
+
+
 def visits_all(
     callers: Callers,
     name: str,

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import cast
 
-from relay.ir.dim import ANY, Dim, DimVar, as_dim, as_var
+from relay.ir.dim import ANY, DimVar, as_dim
 from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar, Match, Proj, Tuple, Var
 from relay.ir.record import record
 from relay.ir.types import AdtType, FuncType, TupleType, TypeDef
@@ -31,7 +31,7 @@ from relay.transform.batching.lifted import Emitter
 from relay.transform.batching.requests import Requests, listed, rows_of
 from relay.transform.blocks import body_of, nested_blocks
 from relay.transform.build import type_of
-from relay.transform.copying import Copier
+from relay.transform.copying import with_own_dims
 
 
 @record(frozen=True, slots=True, eq=False)
@@ -188,14 +188,10 @@ class Phases:
         result_type = body_of(function).ty or function.ret_type
         assert result_type is not None
         params = (many, *shared)
-        copier = Copier(own_dims=True)
         ret = rows_of(result_type, kind, ANY)
         block = Block(tuple(out.bindings), answer, ty)
         whole = FuncType(tuple(type_of(p) for p in params), ret, function.type_params)
-        made = copier.function(replace(function, params=params, body=block, ret_type=ret, attrs=attrs, ty=whole))
-        own = tuple(cast(DimVar, as_var(cast(Dim, copier.dim(cast(DimVar, d))))) for d in function.type_params)
-        assert isinstance(made.ty, FuncType)
-        return replace(made, type_params=own, ty=FuncType(made.ty.params, made.ty.ret, own))
+        return with_own_dims(replace(function, params=params, body=block, ret_type=ret, attrs=attrs, ty=whole))
 
     @staticmethod
     def _listed(

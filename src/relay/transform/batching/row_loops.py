@@ -12,8 +12,7 @@ the order of the list that it goes through.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import cast
 
@@ -45,11 +44,12 @@ from relay.transform.batching.lifted import Emitter
 from relay.transform.batching.requests import listed
 from relay.transform.blocks import all_bindings, as_block, body_of
 from relay.transform.build import op_call, type_of
-from relay.transform.copying import Copier
+from relay.transform.copying import Copier, with_own_dims
 from relay.transform.dims import DimUses
 from relay.transform.failing import may_fail
 from relay.transform.fix_invariants import invariants, self_calls
-from relay.transform.visited_rows import Sizes, counting
+from relay.transform.uses import needed
+from relay.transform.visited_rows import Sizes, counting, taken_row
 from relay.typing.effects import Effects
 
 
@@ -151,24 +151,13 @@ def row_loop(
             puts[n] = item = Var("row", None, taken.ty)
             left.append(Binding(item, taken))
     states = {n: again.args[n] for n in moved if n not in puts}
-    code = _needed(left, (*states.values(), *puts.values()))
-    end = _needed((*head, *last.bindings), [last.result])
+    code = needed(left, (*states.values(), *puts.values()))
+    end = needed((*head, *last.bindings), [last.result])
     loop = RowLoop(
         name, function, ways == {1}, reads, states, puts, tuple(code), Block(tuple(end), last.result, last.ty)
     )
     _check(loop, call, rows, {*puts, count.counter}, outer)
     return loop
-
-
-def _needed(bindings: Sequence[Binding], results: Iterable[Expr]) -> list[Binding]:
-    """The bindings that the results need, in order."""
-    used = {r for r in results if isinstance(r, Var)}
-    out: list[Binding] = []
-    for b in reversed(bindings):
-        if b.var in used:
-            out.append(b)
-            used.update(free_vars(b.value))
-    return out[::-1]
 
 
 def rows_read(function: Function, rows: Collection[int]) -> set[int]:
@@ -179,13 +168,10 @@ def rows_read(function: Function, rows: Collection[int]) -> set[int]:
 
 def _row_read(value: Expr, function: Function, rows: Collection[int]) -> int | None:
     """Which of the parameters a row is read of."""
-    if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or value.fn.name != "take":
+    found = taken_row(value)
+    if found is None or type_of(found[1]) not in _INDICES:
         return None
-    at = next((n for n in rows if function.params[n] is value.args[0]), None)
-    if at is None or value.attrs.get("batch_dims", 0) != 0 or type_of(value.args[1]) not in _INDICES:
-        return None
-    axis, rank = value.attrs.get("axis"), len(cast("tuple[Dim, ...]", cast(TensorType, function.params[at].ty).shape))
-    return at if axis == 0 or (rank == 1 and axis in (None, -1)) else None
+    return next((n for n in rows if function.params[n] is found[0]), None)
 
 
 _INDICES = (TensorType((), "int64"), TensorType((), "int32"))
@@ -342,12 +328,3 @@ def unpack(out: Emitter, value: Expr, parts: Sequence[Var]) -> None:
     """Bind variables to the parts of what `pack` gives."""
     for n, part in enumerate(parts):
         out.bindings.append(Binding(part, value if len(parts) == 1 else Proj(value, n, part.ty)))
-
-
-def with_own_dims(function: Function) -> Function:
-    """The function with fresh variables for its sizes."""
-    copier = Copier(own_dims=True)
-    made = copier.function(function)
-    dims = tuple(cast(DimVar, as_var(cast(Dim, copier.dim(cast(DimVar, d))))) for d in function.type_params)
-    ty = FuncType(tuple(map(type_of, made.params)), cast(Type, made.ret_type), dims)
-    return replace(made, type_params=dims, ty=ty)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import MappingProxyType
 
 from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, OpRef, Tuple, Var
@@ -41,8 +42,8 @@ def accumulating(name: str, put: str, row: TensorType) -> RowLoop:
     return RowLoop(name, Function((rows, before), nothing), True, {one: 0}, {1: after}, {}, (step,), nothing)
 
 
-def spelled(var: Var, call: Call, count: Expr) -> list[Binding]:
-    """A mean over rows, or a softmax along them, in operators that are reductions or do the same for each row, ``count`` being how many
+def spelled(var: Var, call: Call, count: Callable[[], Expr]) -> list[Binding]:
+    """A mean over rows, or a softmax along them, in operators that are reductions or do the same for each row, ``count`` giving how many
     there are."""
     out: list[Binding] = []
 
@@ -54,7 +55,7 @@ def spelled(var: Var, call: Call, count: Expr) -> list[Binding]:
     (data,) = call.args
     if is_over_rows(call, "mean"):
         total = bind("sum", (data,), _FIRST_KEPT if call.attrs.get("keepdims", False) else _FIRST)
-        result = bind("divide", (total, count))
+        result = bind("divide", (total, count()))
     else:
         weights = bind("exp", (bind("subtract", (data, bind("max", (data,), _FIRST_KEPT))),))
         result = bind("divide", (weights, bind("sum", (weights,), _FIRST_KEPT)))

@@ -7,30 +7,31 @@ that one; whoever calls it makes the lists (`relay.executable.values`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from types import MappingProxyType
 from typing import cast
 
 import numpy as np
 
-from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute, dim_vars
+from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_vars
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.record import record
-from relay.ir.types import DTYPE_BITS, AdtType, FuncType, TensorType, TupleType, Type, TypeDef, leaf_types
+from relay.ir.types import DTYPE_BITS, AdtType, FuncType, TensorType, TupleType, TypeDef, leaf_types
 from relay.ir.walk import free_vars
-from relay.transform.access import read_by_row
 from relay.transform.batching.clauses import NotStructural
 from relay.transform.batching.lifted import Emitter
 from relay.transform.batching.requests import list_type
-from relay.transform.batching.row_loops import Items, RowLoop, fold_of, row_loop, rows_read, unpack, with_own_dims
+from relay.transform.batching.row_loops import Items, RowLoop, fold_of, row_loop, rows_read, unpack
 from relay.transform.batching.row_reductions import accumulating, is_over_rows, put_over_rows, spelled
+from relay.transform.batching.row_values import Rows, RowValues, row_of
 from relay.transform.blocks import body_of, nested_blocks, operands, renamed
 from relay.transform.build import constant, op_call, type_of, zeros_of
-from relay.transform.copying import Copier, match_dims
+from relay.transform.copying import Copier, match_dims, with_own_dims
 from relay.transform.dims import DimUses
 from relay.transform.function_types import unused
+from relay.transform.uses import needed
 from relay.transform.visited_rows import Sizes
 from relay.typing.effects import Effects
 
@@ -102,21 +103,11 @@ class _Whole(NotStructural):
 
 
 @record(frozen=True, slots=True, eq=False)
-class _Rows:
-    """What has a row for each step of a sequence of so many: a row's type, and the operator that gives it row by row, where it does not
-    stand in the items of a list."""
-
-    size: DimVar
-    row: TensorType
-    call: Call | None = None
-
-
-@record(frozen=True, slots=True, eq=False)
 class _List:
     """A list of the program, and what its items have; whether a loop has ``made`` it."""
 
     var: Var
-    fields: Sequence[_Rows]
+    fields: Sequence[Rows]
     made: bool = True
 
 
@@ -132,36 +123,32 @@ class _Lister:
     out: Emitter = field(default_factory=Emitter)
     functions: dict[str, Function] = field(default_factory=dict)
     todo: list[Binding] = field(default_factory=list)
-    # What variables stand for that are not there any more: other atoms; rows, and whether the last comes first; tuples of such; and
-    # integers that nothing can be made of.
-    names: dict[Var, Expr] = field(default_factory=dict)
-    rows: dict[Var, tuple[_Rows, bool]] = field(default_factory=dict)
-    tuples: dict[Var, Sequence[Expr]] = field(default_factory=dict)
-    gone: set[Var] = field(default_factory=set)
     lists: list[_List] = field(default_factory=list)
-    # Sizes that are those of sequences.
-    dims: dict[DimVar, Dim] = field(default_factory=dict)
     values: dict[Var, Expr] = field(default_factory=dict)
     uses: DimUses = field(default_factory=DimUses)
+    known: RowValues = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.known = RowValues(frozenset(self.sequences.values()))
 
     def run(self) -> Listed:
         params = list(self.entry.params)
         for n, size in self.sequences.items():
             param = params[n]
-            rows = _Rows(size, _row(type_of(param)))
-            self.rows[param] = rows, False
+            rows = Rows(size, row_of(type_of(param)))
+            self.known.rows[param] = rows, False
             listing = AdtType(self.kind.name, (rows.row,))
             params[n] = Var(param.name, listing, listing)
             self.lists.append(_List(params[n], [rows], made=False))
         body = body_of(self.entry)
-        self.does(self.live(body))
+        self.does(needed(body.bindings, [body.result], self.effects.of))
         while self.todo:
             self.bind(self.todo.pop())
         stacked: list[int] = []
         result = self.given(body.result, stacked, [0])
         bindings = tuple(self.out.bindings)
         left = {d for b in bindings for d in (*self.uses.of_type(b.var.ty), *self.uses.of_value(b.value))}
-        if any(map(self.is_size, left)):
+        if any(map(self.known.is_size, left)):
             raise NotStructural("it looks at the number of rows of an argument")
         ret = type_of(result)
         dims = tuple(d for d in self.entry.type_params if d not in self.sequences.values())
@@ -180,24 +167,26 @@ class _Lister:
     def given(self, result: Expr, stacked: list[int], count: list[int]) -> Expr:
         """What the entry gives, with lists of rows in it; which tensors these are, so many having come before. (As deep as a person writes
         types.)"""
-        atom = self.atom(result)
-        if not self.is_of_rows(atom):
+        atom = self.known.atom(result)
+        if not self.known.is_of_rows(atom):
             count[0] += sum(1 for _ in leaf_types(type_of(atom)))
             return atom
         assert isinstance(atom, Var)
-        if atom in self.tuples:
-            fields = [self.given(f, stacked, count) for f in self.tuples[atom]]
+        if atom in self.known.tuples:
+            fields = [self.given(f, stacked, count) for f in self.known.tuples[atom]]
             ty = TupleType(tuple(map(type_of, fields)))
             return self.out.bind("result", Tuple(tuple(fields), ty), ty)
-        if atom in self.gone or self.rows[atom][1]:
+        if atom in self.known.gone or self.known.rows[atom][1]:
             raise NotStructural(
-                "it gives the number of rows of an argument" if atom in self.gone else "it gives rows turned round"
+                "it gives the number of rows of an argument"
+                if atom in self.known.gone
+                else "it gives rows turned round"
             )
         stacked.append(count[0])
         count[0] += 1
-        return self.listing(self.rows[atom][0])
+        return self.listing(self.known.rows[atom][0])
 
-    def listing(self, rows: _Rows) -> Expr:
+    def listing(self, rows: Rows) -> Expr:
         """The list of these rows alone."""
         of, fields, known, code = self.items([rows])
         if [*of.fields] == [rows] and of.made:
@@ -207,17 +196,17 @@ class _Lister:
         (made,) = self.fold(loop, Call(GlobalVar(self.name), ()), of, Items(fields, code, {}, [known[rows]], []))
         return made
 
-    def items(self, rows: Collection[_Rows]) -> tuple[_List, list[Var], dict[_Rows, Expr], list[Binding]]:
+    def items(self, rows: Collection[Rows]) -> tuple[_List, list[Var], dict[Rows, Expr], list[Binding]]:
         """A list whose items say these rows: variables for an item's fields, what rows they are and what follows from them, by this
         code. Raises NotStructural."""
-        leaves, computed = self.leaves(rows)
+        leaves, computed = self.known.leaves(rows)
         of = next((x for x in reversed(self.lists) if all(r in x.fields for r in leaves)), None)
         if of is None:
             raise NotStructural("what it goes through by row stands in several lists")
         fields = [Var("row", None, r.row) for r in of.fields]
-        known: dict[_Rows, Expr] = dict(zip(of.fields, fields, strict=True))
+        known: dict[Rows, Expr] = dict(zip(of.fields, fields, strict=True))
         out = Emitter()
-        self.row_by_row(computed, known, out)
+        self.known.row_by_row(computed, known, out)
         return of, fields, known, out.bindings
 
     def fold(self, loop: RowLoop, call: Call, of: _List, items: Items) -> list[Var]:
@@ -229,116 +218,73 @@ class _Lister:
         unpack(self.out, self.out.bind("folded", fold.call, type_of(fold.call)), parts)
         return parts
 
-    def live(self, block: Block) -> list[Binding]:
-        """The bindings that the block's result needs, or that do something."""
-        used: set[Expr] = {block.result}
-        out: list[Binding] = []
-        for b in reversed(block.bindings):
-            if b.var in used or self.effects.of(b.value):
-                out.append(b)
-                used.update(operands(b.value))
-                used.update(v for inner in nested_blocks(b.value) for v in free_vars(inner))
-        return out[::-1]
-
     def does(self, bindings: Sequence[Binding]) -> None:
         """What is to be done next."""
         self.values.update((b.var, b.value) for b in bindings)
         self.todo += reversed(bindings)
 
-    def atom(self, e: Expr) -> Expr:
-        while isinstance(e, Var) and e in self.names:
-            e = self.names[e]
-        return e
-
-    def is_of_rows(self, e: Expr) -> bool:
-        """Whether a value has a row for each step, or follows from how many there are, or has such values in it."""
-        todo = [e]
-        while todo:
-            e = self.atom(todo.pop())
-            if isinstance(e, Var):
-                if e in self.rows or e in self.gone:
-                    return True
-                todo += self.tuples.get(e, ())
-        return False
-
-    def sizes(self, values: Iterable[Expr]) -> set[DimVar]:
-        """The sequences that values have a row for each step of."""
-        out: set[DimVar] = set()
-        todo = [*values]
-        while todo:
-            e = self.atom(todo.pop())
-            if isinstance(e, Var):
-                if e in self.rows:
-                    out.add(self.rows[e][0].size)
-                todo += self.tuples.get(e, ())
-        return out
-
-    def is_size(self, size: DimVar) -> bool:
-        return size in self.sequences.values() or size in self.dims
-
-    def size(self, dim: Dim) -> Dim:
-        """A size in the terms of the entry."""
-        return dim_substitute(dim, self.dims.get)
-
     def bind(self, binding: Binding) -> None:
         var, value = binding.var, binding.value
         match value:
             case Var():
-                self.names[var] = value
+                self.known.names[var] = value
                 return
-            case Tuple() if any(map(self.is_of_rows, value.fields)):
-                self.tuples[var] = value.fields
+            case Tuple() if any(map(self.known.is_of_rows, value.fields)):
+                self.known.tuples[var] = value.fields
                 return
-            case Proj() if (whole := self.atom(value.tuple)) in self.tuples:
-                self.names[var] = self.tuples[whole][value.index]
+            case Proj() if (whole := self.known.atom(value.tuple)) in self.known.tuples:
+                self.known.names[var] = self.known.tuples[whole][value.index]
                 return
             case Call(fn=OpRef()) if self.operator(var, value):
                 return
-            case Call(fn=GlobalVar()) if any(map(self.is_of_rows, value.args)):
+            case Call(fn=GlobalVar()) if any(map(self.known.is_of_rows, value.args)):
                 self.loop(var, value)
                 return
         read = [*operands(value), *(v for block in nested_blocks(value) for v in free_vars(block))]
-        if any(map(self.is_of_rows, read)):
-            raise _Whole(f"%{var.name} follows from all rows of an argument at once", self.sizes(read))
-        names = {v: self.atom(v) for v in read if isinstance(v, Var)}
+        if any(map(self.known.is_of_rows, read)):
+            raise _Whole(f"%{var.name} follows from all rows of an argument at once", self.known.sizes(read))
+        names = {v: self.known.atom(v) for v in read if isinstance(v, Var)}
         if nested_blocks(value):
             copied = Copier(names).copy(Block((binding,), var)).bindings
             self.out.bindings += copied
-            self.names[var] = copied[-1].var
+            self.known.names[var] = copied[-1].var
         else:
             self.out.bindings.append(renamed(binding, names))
 
     def operator(self, var: Var, call: Call) -> bool:
         """Whether a call of an operator is done with: what is known of sizes, and what is the same for each row."""
         assert isinstance(call.fn, OpRef)
-        args = [self.atom(a) for a in call.args]
-        about = any(map(self.is_of_rows, args))
+        args = [self.known.atom(a) for a in call.args]
+        about = any(map(self.known.is_of_rows, args))
         match call.fn.name:
             case "check_equal" if call.attrs.get("relation") in ("==", "<=", ">="):
-                return self.size(cast(Dim, call.attrs["left"])) == self.size(cast(Dim, call.attrs["right"]))
-            case "shape_of" | "size_of" if about or any(map(self.is_size, self.uses.of_value(call))):
-                self.gone.add(var)
+                return self.known.size(cast(Dim, call.attrs["left"])) == self.known.size(cast(Dim, call.attrs["right"]))
+            case "shape_of" | "size_of" if about or any(map(self.known.is_size, self.uses.of_value(call))):
+                self.known.gone.add(var)
                 return True
-            case "take" | "add" | "subtract" | "cast" if any(isinstance(a, Var) and a in self.gone for a in args):
+            case "take" | "add" | "subtract" | "cast" if any(isinstance(a, Var) and a in self.known.gone for a in args):
                 if Sizes(self.values, {}, {}).of(var) is None:
                     return False
-                self.gone.add(var)
+                self.known.gone.add(var)
                 return True
-            case "reverse" if isinstance(args[0], Var) and args[0] in self.rows and call.attrs.get("axis") in (0, (0,)):
-                rows, backwards = self.rows[args[0]]
-                self.rows[var] = rows, not backwards
+            case "reverse" if (
+                isinstance(args[0], Var) and args[0] in self.known.rows and call.attrs.get("axis") in (0, (0,))
+            ):
+                rows, backwards = self.known.rows[args[0]]
+                self.known.rows[var] = rows, not backwards
                 return True
-        return about and (self.by_row(var, call) or self.reduced(var, call))
+        return about and (self.known.by_row(var, call) or self.reduced(var, call))
 
     def reduced(self, var: Var, call: Call) -> bool:
         """Whether an operator reduces over rows, or is spelled out as such."""
-        data = self.atom(call.args[0]) if len(call.args) == 1 else None
-        if not isinstance(data, Var) or data not in self.rows:
+        data = self.known.atom(call.args[0]) if len(call.args) == 1 else None
+        if not isinstance(data, Var) or data not in self.known.rows:
             return False
         if is_over_rows(call, "mean", "nn.softmax"):
-            self.does(spelled(var, call, self.count(self.rows[data][0], cast(str, cast(TensorType, call.ty).dtype))))
+            dtype = cast(str, cast(TensorType, call.ty).dtype)
+            self.does(spelled(var, call, lambda: self.count(self.known.rows[data][0], dtype)))
             return True
-        put, (rows, _) = put_over_rows(call), self.rows[data]
+        put, (rows, _) = put_over_rows(call), self.known.rows[data]
         if put is None:
             return False
         assert isinstance(call.fn, OpRef) and isinstance(rows.row.shape, tuple)
@@ -349,96 +295,19 @@ class _Lister:
         if call.attrs.get("keepdims", False):
             kept = op_call("expand_dims", (made,), _FIRST)
             made = self.out.bind(var.name, kept, type_of(kept))
-        self.names[var] = made
+        self.known.names[var] = made
         return True
 
-    def count(self, rows: _Rows, dtype: str) -> Var:
+    def count(self, rows: Rows, dtype: str) -> Var:
         """How many rows there are, as a number of this dtype."""
         one, none = constant(np.ones((), dtype), dtype), constant(np.zeros((), dtype), dtype)
         return self.accumulated(accumulating("count", "add", TensorType((), dtype)), rows, none, one)
 
-    def accumulated(self, loop: RowLoop, rows: _Rows, start: Expr, each: Expr | None = None) -> Var:
+    def accumulated(self, loop: RowLoop, rows: Rows, start: Expr, each: Expr | None = None) -> Var:
         """What a loop gives that puts rows, or the same for ``each`` of them, to a start."""
         of, fields, known, code = self.items([rows])
         items = Items(fields, code, {0: known[rows] if each is None else each}, [], [])
         return self.fold(loop, Call(GlobalVar(self.name), (start, start)), of, items)[0]
-
-    def by_row(self, var: Var, call: Call) -> bool:
-        """Whether an operator does the same for each row of its operands."""
-        read, ty = read_by_row(call), call.ty
-        if read is None or not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not ty.shape:
-            return False
-        sizes: set[DimVar] = set()
-        for n, a in enumerate(call.args):
-            parts = self.parts(a)
-            if parts and (n not in read or any(backwards for _, backwards in parts)):
-                return False
-            sizes.update(rows.size for rows, _ in parts)
-            if not parts and any(map(self.is_size, self.uses.of_type(type_of(a)))):
-                return False
-        if len(sizes) != 1:
-            return False
-        (size,) = sizes
-        within = {v for d in ty.shape[1:] for v in dim_vars(d)}
-        if self.size(ty.shape[0]) != as_dim(size) or any(map(self.is_size, within)):
-            return False
-        self.rows[var] = _Rows(size, _row(ty), call), False
-        return True
-
-    def parts(self, arg: Expr) -> list[tuple[_Rows, bool]]:
-        """The rows that an operand is, or is a tuple of. Raises NotStructural where it is a tuple of these and of other things."""
-        atom = self.atom(arg)
-        if not isinstance(atom, Var) or not self.is_of_rows(atom):
-            return []
-        found = [self.atom(f) for f in self.tuples.get(atom, (atom,))]
-        if not all(isinstance(f, Var) and f in self.rows for f in found):
-            raise NotStructural(f"%{atom.name} is made of rows of an argument and of other values")
-        return [self.rows[cast(Var, f)] for f in found]
-
-    def leaves(self, wanted: Iterable[_Rows]) -> tuple[list[_Rows], list[_Rows]]:
-        """What these rows are computed of that stands in lists; and what is computed for them, in order."""
-        found: dict[_Rows, None] = {}
-        todo = [*wanted]
-        while todo:
-            rows = todo.pop()
-            if rows not in found:
-                found[rows] = None
-                todo += [r for a in (rows.call.args if rows.call is not None else ()) for r, _ in self.parts(a)]
-        every = [r for r, _ in self.rows.values()]
-        return [r for r in found if r.call is None], [
-            r for r in dict.fromkeys(every) if r in found and r.call is not None
-        ]
-
-    def row_by_row(self, computed: Sequence[_Rows], known: dict[_Rows, Expr], out: Emitter) -> None:
-        """Compute rows of a step; those that are ``known`` already are added to."""
-        sizes = (*self.sequences.values(), *self.dims)
-        ones: dict[_Rows, Expr] = {}  # with an axis of one in front
-
-        def one(rows: _Rows) -> Expr:
-            if rows not in ones:
-                call = op_call("expand_dims", (known[rows],), _FIRST)
-                ones[rows] = out.bind("row", call, type_of(call))
-            return ones[rows]
-
-        for rows in computed:
-            call = rows.call
-            assert call is not None
-            copier = Copier(dims=dict.fromkeys(sizes, 1))
-            for a in call.args:
-                parts = [one(r) for r, _ in self.parts(a)]
-                if parts:
-                    whole: Expr = parts[0]
-                    if isinstance(type_of(a), TupleType):
-                        ty = TupleType(tuple(map(type_of, parts)))
-                        whole = out.bind("rows", Tuple(tuple(parts), ty), ty)
-                    copier.atoms[cast(Var, a)] = whole
-                elif isinstance(a, Var):
-                    copier.atoms[a] = self.atom(a)
-            made = Var("row", None, call.ty)
-            out.bindings += copier.copy(Block((Binding(made, call),), made)).bindings
-            ones[rows] = out.bindings[-1].var
-            last = op_call("squeeze", (ones[rows],), _FIRST)
-            known[rows] = out.bind("row", last, type_of(last))
 
     def wanted(self, result: Expr, following: Sequence[Binding]) -> set[Var]:
         """What is known already of that which the rest of the entry needs."""
@@ -454,10 +323,10 @@ class _Lister:
             seen.add(e)
             value = given.get(e)
             if value is None:
-                atom = self.atom(e)
+                atom = self.known.atom(e)
                 if isinstance(atom, Var):
                     out.add(atom)
-                    todo += self.tuples.get(atom, ())
+                    todo += self.known.tuples.get(atom, ())
                 continue
             if isinstance(value, Proj):
                 whole: Expr = value.tuple
@@ -476,12 +345,12 @@ class _Lister:
         assert isinstance(call.fn, GlobalVar)
         name = call.fn.name
         function = self.module.functions[name]
-        type_args = tuple(self.size(cast(Dim, a)) for a in call.type_args)
-        call = replace(call, args=tuple(map(self.atom, call.args)), type_args=type_args)
-        read: dict[int, _Rows] = {}
+        type_args = tuple(self.known.size(cast(Dim, a)) for a in call.type_args)
+        call = replace(call, args=tuple(map(self.known.atom, call.args)), type_args=type_args)
+        read: dict[int, Rows] = {}
         for n, a in enumerate(call.args):
-            for rows, backwards in self.parts(a) if not (isinstance(a, Var) and a in self.gone) else ():
-                if backwards or a not in self.rows:
+            for rows, backwards in self.known.parts(a) if not (isinstance(a, Var) and a in self.known.gone) else ():
+                if backwards or a not in self.known.rows:
                     raise NotStructural(f"@{name} is given rows in another order than the argument has them")
                 read[n] = rows
         sizes = {rows.size for rows in read.values()}
@@ -493,7 +362,7 @@ class _Lister:
         loop = row_loop(name, function, call, dict.fromkeys(read, as_dim(size)), outer, self.effects)
         read = {n: read[n] for n in loop.reads.values()}
         for n in (*loop.shared(), *loop.states):
-            if self.is_of_rows(call.args[n]):
+            if self.known.is_of_rows(call.args[n]):
                 raise NotStructural(f"@{name} is given what follows from all rows of an argument at once")
         # What it gives at its end comes behind it.
         dims = dict(zip(cast("Sequence[DimVar]", function.type_params), cast("Sequence[Dim]", type_args), strict=True))
@@ -509,33 +378,27 @@ class _Lister:
                 if unknown not in self.entry.type_params
                 else None
             )
-            if found is not None and any(map(self.is_size, dim_vars(found[unknown]))):
-                self.dims[unknown] = found[unknown]
+            if found is not None and any(map(self.known.is_size, dim_vars(found[unknown]))):
+                self.known.dims[unknown] = found[unknown]
         needs = self.wanted(body_of(self.entry).result, [*following, *reversed(self.todo)])
         puts = [n for n, v in rows_put.items() if v in needs]
-        later = [self.rows[v][0] for v in needs if v in self.rows]
+        later = [self.known.rows[v][0] for v in needs if v in self.known.rows]
         of, fields, known, code = self.items(read.values())
-        kept = [r for r in dict.fromkeys((*later, *self.leaves(later)[0])) if r in known] if puts else []
+        kept = [r for r in dict.fromkeys((*later, *self.known.leaves(later)[0])) if r in known] if puts else []
         items = Items(fields, code, {n: known[r] for n, r in read.items()}, [known[r] for r in kept], puts)
         parts = self.fold(loop, call, of, items)
-        self.names.update(zip(states, parts, strict=False))
+        self.known.names.update(zip(states, parts, strict=False))
         if puts:
             # What was computed for it is a field from now on.
-            new = {r: _Rows(size, r.row) for r in kept}
-            for v, (rows, backwards) in list(self.rows.items()):
+            new = {r: Rows(size, r.row) for r in kept}
+            for v, (rows, backwards) in list(self.known.rows.items()):
                 if rows in new:
-                    self.rows[v] = new[rows], backwards
-            added = [_Rows(size, cast(TensorType, end.type(type_of(loop.puts[n])))) for n in puts]
+                    self.known.rows[v] = new[rows], backwards
+            added = [Rows(size, cast(TensorType, end.type(type_of(loop.puts[n])))) for n in puts]
             self.lists.append(_List(parts[-1], [*new.values(), *added]))
-            self.rows.update((rows_put[n], (r, not loop.up)) for n, r in zip(puts, added, strict=True))
-        self.gone.update(v for n, v in rows_put.items() if n not in puts)
+            self.known.rows.update((rows_put[n], (r, not loop.up)) for n, r in zip(puts, added, strict=True))
+        self.known.gone.update(v for n, v in rows_put.items() if n not in puts)
         self.does(following)
-
-
-def _row(ty: Type) -> TensorType:
-    """The type of a tensor's row."""
-    assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
-    return TensorType(ty.shape[1:], ty.dtype)
 
 
 def _leading(param: Var) -> Dim:
