@@ -1,11 +1,13 @@
 """An LSTM over sequences that are lists of their steps, beside the same over tensors, and many sequences of different lengths in the ways
 that there are to run them, in one run, in turns.
 
-    python benchmarks/lists.py [--sizes 300x512,64x64] [--requests 32] [--threads 1] [--rounds 9]
+    python benchmarks/lists.py [--sizes 300x512,64x64] [--layers] [--requests 32] [--threads 1] [--rounds 9]
 
 Microseconds a step. ``list`` and ``tensor``: one sequence after the other; ``list grad``, ``tensor grad``: with the gradients of the
 weights. ``list batch``: all of them by `run_batch`, as lists; ``tensor batch``: as tensors; ``padded``: as one tensor, with
-their lengths. PyTorch's, if it is there: packed, as it sorts them itself. ``peak``: the multiply-adds alone, at the machine's peak.
+their lengths. PyTorch's, if it is there: packed, as it sorts them itself. ``peak``: the multiply-adds alone, at the machine's peak. With
+``--layers`` other programs over tensors, one after the other and in one batch: two layers; ten shares for each step, of one layer and of
+one in each direction; attention over the steps.
 """
 
 from __future__ import annotations
@@ -56,6 +58,53 @@ GRADIENT = f"""def @main{{sizes}}(%xs: {{type}}, %z: Tensor[(1, h), float32], {W
   grad(fn ({WEIGHTS}) {{{{ sum(@f(%xs, %z, %w, %u, %b)) }}}})(%w, %u, %b)
 }}}}
 """
+
+LAYERS = {
+    "two layers": ("Tensor[(1, h), float32]", "@lstm(@lstm(%xs, (%z, %z), %w, %u, %b).0, (%z, %z), %w2, %u, %b).1.0"),
+    "shares": ("Tensor[(t, 1, 10), float32]", "nn.softmax(nn.dense(@lstm(%xs, (%z, %z), %w, %u, %b).0, %o), axis=-1)"),
+    "shares, both directions": (
+        "Tensor[(t, 1, 10), float32]",
+        """let %f = @lstm(%xs, (%z, %z), %w, %u, %b).0;
+  let %g = @backwards(@lstm_cell(%w, %u, %b), @first_state, %xs, (%z, %z)).0;
+  nn.softmax(nn.dense(concatenate((%f, %g), axis=2), %p), axis=-1)""",
+    ),
+    "attention": (
+        "Tensor[(1, h), float32]",
+        """let %all = @lstm(%xs, (%z, %z), %w, %u, %b).0;
+  sum(%all * nn.softmax(sum(%all * %q, axis=[2], keepdims=True), axis=0), axis=[0])""",
+    ),
+}
+
+
+def layered(name: str, d: int, h: int, lengths: Sequence[int], threads: int) -> dict[str, Call]:
+    """A program over tensors, one sequence after the other and all in one batch."""
+    rng = np.random.default_rng(0)
+    shapes = {
+        "w": (4 * h, d),
+        "u": (4 * h, h),
+        "b": (4 * h,),
+        "w2": (4 * h, h),
+        "o": (10, h),
+        "p": (10, 2 * h),
+        "q": (1, h),
+    }
+    weights = {n: (rng.standard_normal(shape) * 0.1).astype(np.float32) for n, shape in shapes.items()}
+    given = ", ".join(f"%{n}: Tensor[({', '.join(map(str, v.shape))},), float32]" for n, v in weights.items())
+    result, body = LAYERS[name]
+    text = f"""def @main[t: Dim](%xs: Tensor[(t, 1, {d}), float32], %z: Tensor[(1, {h}), float32], {given})
+    -> {result.replace("h)", f"{h})")} {{
+  {body}
+}}
+"""
+    exe = relay.compile(relay.infer_type(relay.parse(HEAD + text)).bind(weights), threads=threads)
+    z = np.zeros((1, h), np.float32)
+    requests = [
+        exe.signature().arguments(((rng.standard_normal((n, 1, d)) * 0.1).astype(np.float32), z)) for n in lengths
+    ]
+    return {
+        "one by one": lambda: [exe(*r) for r in requests],
+        "batch": lambda: exe.run_batch("main", requests),
+    }
 
 
 def calls(d: int, h: int, lengths: Sequence[int], threads: int) -> dict[str, Call]:
@@ -125,6 +174,7 @@ def in_torch(xs: Sequence[Array], weights: dict[str, Array], threads: int) -> Ca
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], parents=[_threads])
     parser.add_argument("--sizes", default="300x512,300x150,100x64,64x64", help="words x states")
+    parser.add_argument("--layers", action="store_true", help="other programs over tensors")
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=9)
     args = parser.parse_args()
@@ -132,6 +182,12 @@ def main() -> None:
     peak = limits.machine_limits(args.threads).flops
     for size in args.sizes.split(","):
         d, h = map(int, size.split("x"))
+        for name in LAYERS if args.layers else ():
+            both = medians(layered(name, d, h, lengths, args.threads), args.rounds, {}, turn=0.05)
+            each = {how: seconds / sum(lengths) * 1e6 for how, seconds in both.items()}
+            print(f"{size:>9}", f"{name}:", *(f"{how} {us:.3g}" for how, us in each.items()), sep="  ", flush=True)
+        if args.layers:
+            continue
         systems = calls(d, h, lengths, args.threads)
         times = medians(systems, args.rounds, {"torch packed": PAUSE, "list": PAUSE}, turn=0.05)
         each = {name: seconds / sum(lengths) * 1e6 for name, seconds in times.items()}
