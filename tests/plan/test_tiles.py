@@ -11,11 +11,11 @@ from relay.codegen.llvm import emit
 from relay.codegen.objects import assembly
 from relay.codegen.target import parse_target
 from relay.ir.dim import DimVar, as_dim
-from relay.loop.ir import Alloc, Branch, Store
+from relay.loop.ir import Branch
 from relay.loop.walk import statements
 from relay.plan import make_plan
 from relay.plan.kernel_plan import KernelPlan
-from relay.plan.tiles import leading_height, panel_pitch, panel_runs, tile_for
+from relay.plan.tiles import panel_pitch, panel_runs, tile_for
 from tests.plan.harness import ZEN4, check, primitive, tensor
 
 V = DimVar("n")
@@ -149,36 +149,3 @@ def test_half_a_vector_of_a_tile_is_multiplied_as_one() -> None:
 def test_one_width_is_kept_where_a_second_saves_little() -> None:
     for columns in (64, 384, 768, 1021, 3072, 50257):
         assert len(panel_runs(ZEN4, "float32", N, columns)) == 1
-
-
-@pytest.mark.parametrize("epilogue", ["add", "nn.gelu"])
-def test_one_tile_packs_panels_of_products_of_which_no_size_is_known(epilogue: str) -> None:
-    """The first, of one height; the last panel, of a vector, is read where it is. Results wait in memory, so that what follows is there
-    once for all heights."""
-    depth, columns = DimVar("k"), DimVar("j")
-    types = [tensor((N, as_dim(depth))), tensor((as_dim(depth), as_dim(columns))), tensor((N, as_dim(columns)))]
-
-    def product(m, x, w, b):  # type: ignore[no-untyped-def]
-        total = m("add", m("nn.matmul", x, w), b)
-        return total if epilogue == "add" else m(epilogue, total)
-
-    sizes = [
-        {V: rows, depth: deep, columns: across}
-        for rows in (0, 3, 4, 6, 7, 8, 9, 11, 13, 24, 50, 800)
-        for deep, across in ((5, 3), (5, 8), (9, 16), (9, 37), (1, 42), (0, 42))
-    ]
-    for target in (parse_target("x86-64-v3"), None):
-        check(primitive(types, product), *sizes, target=target)
-    found = list(statements(make_plan(primitive(types, product), parse_target("x86-64-v3"), name="any").kernel.body))
-    packing = [s for s in found if isinstance(s, Store) and s.buffer.scope == "worker"]
-    tiles = [
-        s.buffer.shape
-        for s in found
-        if isinstance(s, Alloc) and s.buffer.scope == "register" and len(s.buffer.shape) == 2
-    ]
-    assert len(packing) == 1
-    assert sorted(int(str(h)) for h, w in tiles if w == 16) == [4, 5, 5, 6]
-    assert sorted(int(str(h)) for h, w in tiles if w == 8) == [5, 6, 7, 8]
-    assert sum(isinstance(s, Store) and s.buffer.name == "out0" for s in found) < len(tiles)
-    assert leading_height(2, 7, 6) == 4
-    assert leading_height(1, 7, 8) == 0, "a vector: any first tile of 8 rows would take twice as long"

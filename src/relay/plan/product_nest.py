@@ -47,7 +47,6 @@ from relay.te.scalar import (
     compare,
     conjuncts,
     extent_of,
-    maximum,
     minimum,
     select,
     substitute,
@@ -488,13 +487,11 @@ AfterTile = Callable[[Scalar, Scalar, Scalar], Stmt]
 
 
 def balanced(
-    start: Scalar, count: Scalar, limit: int, most: int, tile: RowTile, after: AfterTile | None = None, fewest: int = 1,
-    leading: int = 0,
-) -> Stmt:  # fmt: skip
+    start: Scalar, count: Scalar, limit: int, most: int, tile: RowTile, after: AfterTile | None = None, fewest: int = 1
+) -> Stmt:
     """``count`` (``fewest`` to ``limit``, or none) rows from ``start`` on as the fewest tiles of at most ``most`` rows, their
     heights differing by one at most: a tile of one row would stream the right operand for little. ``after`` follows each.
-    Code is made for the heights that can occur. Of an unknown number a first tile of ``leading`` rows (less than ``fewest``) comes
-    before these, by itself."""
+    Code is made for the heights that can occur."""
     most = min(most, limit)
 
     def one(offset: Scalar, height: int) -> Stmt:
@@ -523,29 +520,20 @@ def balanced(
         return only if after is None else Branch(compare("gt", count, 0), seq([only, after(start, count, nothing)]))
     tiles, low, more_ = Axis("tiles", limit + 1), Axis("height", most + 1), Axis("more", limit + 1)
     step, offset, size = Axis("tile", limit), Axis("first", limit), Axis("rows", most + 1)
-    behind: Scalar = maximum(0, binary("sub", step, 1)) if leading else step
-    place: Scalar = binary("add", binary("mul", behind, low), minimum(behind, more_))
-    high: Scalar = binary("add", low, minimum(1, binary("sub", more_, minimum(behind, more_))))
+    taller = minimum(1, binary("sub", more_, minimum(step, more_)))
+    here = binary("add", binary("mul", step, low), minimum(step, more_))
     row = binary("add", start, offset)
     body = tile(row, most, offset)
-    lowest = lowest_tile(fewest - leading, most)
+    lowest = lowest_tile(fewest, most)
     if lowest < most:
         smaller = Switch(binary("sub", size, lowest), tuple(tile(row, n, offset) for n in range(lowest, most)))
         body = Branch(compare("eq", size, most), body, smaller)
-    shared: Scalar = count
-    begins = extent_of(0)
-    if leading:
-        first, begins = compare("eq", step, 0), minimum(1, count)  # of no rows there is none
-        shared = maximum(0, binary("sub", count, leading))
-        body = Branch(first, tile(start, leading, Const(0, "int64")), body)
-        place = select(first, Const(0, "int64"), binary("add", place, leading))
-        high = select(first, Const(leading, "int64"), high)
     if after is not None:
         body = seq([body, after(row, size, offset)])
-    body = For(step, binary("add", tiles, begins), LetScalar(offset, place, LetScalar(size, high, body)))
-    body = LetScalar(more_, binary("sub", shared, binary("mul", tiles, low)), body)
-    body = LetScalar(low, binary("floordiv", shared, tiles), body)
-    return LetScalar(tiles, ceiling(shared, Const(most, "int64")), body)
+    body = For(step, tiles, LetScalar(offset, here, LetScalar(size, binary("add", low, taller), body)))
+    body = LetScalar(more_, binary("sub", count, binary("mul", tiles, low)), body)
+    body = LetScalar(low, binary("floordiv", count, tiles), body)
+    return LetScalar(tiles, ceiling(count, Const(most, "int64")), body)
 
 
 def lowest_tile(fewest: int, most: int) -> int:

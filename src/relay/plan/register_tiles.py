@@ -46,8 +46,6 @@ class Task:
     left: LeftBlock | None = None
     # The block of k, where it is outermost.
     outer: OuterBlock | None = None
-    # How high the first tile is, the only one that packs a panel as it goes; 0: as high as others.
-    leading: int = 0
 
 
 @record(slots=True, eq=False)
@@ -100,8 +98,6 @@ class RegisterTiles:
         its partial sums are): over one block of k."""
         if task.panel.once and task.panel.as_it_goes:
             return self._in_registers(task, row, height, offset, block, finish, True)
-        if task.leading and task.panel.as_it_goes:
-            return self._in_registers(task, row, height, offset, block, finish, isinstance(offset, Const))
         tile = self._in_registers(task, row, height, offset, block, finish, False)
         if not task.panel.as_it_goes:
             return tile
@@ -125,8 +121,7 @@ class RegisterTiles:
         if goes:
             begin = Const(0, "int64") if block is None else binary("mul", block[0], block[1])
             copied = [] if task.panel.once else [task.panel.kept(lane, begin)]
-            alone = not task.panel.once or task.most <= p.tile.rows
-            if self.packed is None and alone and not shared.is_at_hand(_AT_HAND):
+            if self.packed is None and not shared.is_at_hand(_AT_HAND):
                 copied.append(shared.ask_below(task.panel.first, width))
         shared.env = before
         start: list[Stmt] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay.ir.dim import Dim, ceil_div, dim_mul
+from relay.ir.dim import Dim, dim_mul
 from relay.ir.record import record
 from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.plan.block_rows import block_rows, held_size
@@ -16,7 +16,6 @@ from relay.plan.product_nest import AfterTile, RowTile, balanced
 from relay.plan.reduction import initial
 from relay.plan.register_tiles import RegisterTiles, Task
 from relay.plan.row_shares import RowShares, part_of
-from relay.plan.tiles import leading_height
 from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, minimum
 
 _NOTHING = Const(0, "int64")
@@ -81,16 +80,12 @@ class TaskTiles(RegisterTiles):
             long = depth if blocks is None else dim_mul(blocks, size_of(p.reduced[1:]))
             made = temporary(shared.builder.fresh("panel"), dim_mul(long, p.pitch), p.form.accumulate)
             buffers.append(made)
-        once = (rows is not None and block <= p.tile.rows) or self._stays
+        once = rows is not None and block <= p.tile.rows
         columns = Panel(shared, panel, first, across, self.packed, made, once=once)
         size: Dim = block * width if blocks is not None or p.form.turned else p.tile.rows * width
         size = held_size(shared) if self.in_blocks else size
         held = temporary(shared.builder.fresh("tile"), size, p.form.accumulate)
         task = Task(start, count, self._fewest(block), block, columns, held, left, outer)
-        if columns.as_it_goes and not columns.once and not isinstance(count, Const) and block > p.tile.rows:
-            vectors = ceil_div(width, shared.builder.lanes([p.form.accumulate]))
-            assert isinstance(vectors, int)
-            task.leading = leading_height(vectors, task.fewest, p.tile.rows)
         if outer is not None:
             task.held = outer.sums
             return bound(names, allocate(buffers, self._rows_of_block(task, outer)))
@@ -109,14 +104,6 @@ class TaskTiles(RegisterTiles):
         if blocks is not None or p.form.turned or self.in_blocks or not self.direct:
             buffers.append(held)
         return bound(names, allocate(buffers, body))
-
-    @property
-    def _stays(self) -> bool:
-        """Whether tiles read a panel where it is: the last one, of a vector, where numbers of rows and columns are not known. Its few sums
-        wait for each other, not for that; packing it would be code of its own for each height."""
-        p = self.shared.p
-        narrow = self.run.apart is not None and p.tile.columns <= self.shared.builder.lanes([p.form.accumulate])
-        return narrow and not isinstance(size_of(p.rows), int)
 
     def _fewest(self, block: int) -> int:
         """How many rows a task has at least."""
@@ -137,9 +124,7 @@ class TaskTiles(RegisterTiles):
     # -- rows
 
     def _each(self, task: Task, tile: RowTile, after: AfterTile | None = None) -> Stmt:
-        return balanced(
-            task.start, task.count, task.most, self.shared.p.tile.rows, tile, after, task.fewest, task.leading
-        )
+        return balanced(task.start, task.count, task.most, self.shared.p.tile.rows, tile, after, task.fewest)
 
     def _rows(self, task: Task) -> Stmt:
         """All rows of a task, a tile at a time."""

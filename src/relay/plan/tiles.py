@@ -18,8 +18,6 @@ from relay.loop.target import Target
 
 # More rows would not make a tile faster (eight independent sums keep two units busy), only its residues' code longer.
 _MAX_ROWS = 8
-# So much of the time of tiles that are shared out evenly those may take of which the first has a given height.
-_LEADING = 1.1
 # Vectors beside each other of one row: enough independent sums, and long runs in memory.
 _MAX_VECTORS = 12
 # Code for a second width has to save so much of the time.
@@ -190,22 +188,3 @@ def wide_tile(target: Target, dtype: str, rows: int, columns: Dim, widest: int =
 def tile_height(target: Target, vectors: int, partial: int = 1) -> int:
     """The rows of a register tile that is so many vectors wide, of elements that are made of ``partial`` sums each."""
     return max(1, min(_MAX_ROWS, (target.vector_registers - vectors - 1) // (vectors * partial)))
-
-
-def leading_height(vectors: int, fewest: int, most: int) -> int:
-    """How high a first tile of ``fewest`` or more rows may be, whatever their number, beside tiles of at most ``most`` rows by so many
-    ``vectors``: what hardly takes longer than if all were shared out. 0 where no height is that."""
-
-    def takes(height: int) -> int:
-        return max(height * vectors, _MAX_ROWS)  # fewer sums wait for each other
-
-    def evenly(rows: int) -> int:
-        tiles = -(-rows // most)
-        height, more = divmod(rows, tiles)
-        return more * takes(height + 1) + (tiles - more) * takes(height)
-
-    def worst(height: int) -> float:
-        return max((takes(height) + evenly(n - height)) / evenly(n) for n in range(fewest, fewest + 4 * most))
-
-    best = min(range(min(most, fewest - 1), 0, -1), key=worst, default=0)
-    return best if best and worst(best) <= _LEADING else 0

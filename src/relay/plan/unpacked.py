@@ -334,8 +334,7 @@ class _Tiles:
 
     def _panel(self, first: Scalar, begin: Scalar, across: Scalar, part: Axis, shares: RowShares | None) -> Stmt:
         """A part of the rows, or all, of columns ``begin`` to ``across`` (at most the tile's) from the first one on. A dear epilogue takes
-        finished tiles from memory, so that its code is not needed for every height; so does what writes a number of columns that is not
-        known where that takes a store for each power of two."""
+        finished tiles from memory, so that its code is not needed for every height."""
         shared, width, fewest = self.shared, self.tile.columns, self.fewest
         start: Scalar = Const(0, "int64")
         count: Scalar = Const(self.most, "int64") if self.exactly else extent_of(size_of(shared.p.rows))
@@ -343,8 +342,7 @@ class _Tiles:
         if shares is not None:
             start, count, names = part_of(part, shares.rows, self.most, fewest, shares)
             fewest = shares.least(fewest)
-        powers = not (shared.has_known_columns or shared.builder.target.mask_registers)
-        dear = powers or shared.epilogue_cost() > CHEAP_EPILOGUE
+        dear = shared.epilogue_cost() > CHEAP_EPILOGUE
         held = temporary(shared.builder.fresh("tile"), self.tile.rows * width, shared.p.form.accumulate)
 
         def tile(row: Scalar, height: int, _: Scalar) -> Stmt:
@@ -357,9 +355,6 @@ class _Tiles:
                 count = binary("sub", end, start)
                 return shared.finish_rows(row, height, binary("add", first, start), count, held, start, width)
 
-            if powers:
-                whole = columns(begin, Const(width, "int64"))
-                return Branch(compare("eq", across, width), whole, columns(begin, across))
             return self._either(across, begin, columns)
 
         if not dear:
