@@ -87,7 +87,7 @@ def _loop(name: str, function: Function) -> _Growing | None:
         if isinstance(d, DimVar) and a == as_dim(d)
     )
     loop = Loop(name, function, tuple(before), last.value.cond, calls[0] is not None, again.bindings[:-1], call, leave,
-                tuple(roles), steps, {}, dims)  # fmt: skip
+                tuple(roles), steps, {}, frozenset(), dims)  # fmt: skip
     return _Growing(loop, rows)
 
 

@@ -7,6 +7,11 @@
 The way back through levels is such a loop: what comes back to the results of all nodes is a table, of which a level reads its own rows,
 and adds to those of its parts. As sums of tables each level would go through all nodes, so a tree as deep as it has nodes would take
 time with the square of these. Sums are put in an order in which one table goes through them: tables first, then rows.
+
+    let %b = take.vjp0(%state, %index, %d, axis=0);
+    let %sum = rows.add_from(%a, %b, 0);               ->   let %sum = rows.add(%a, %d, %index);
+
+The way back through a loop whose state grows adds to the rows that there were in an iteration; where few of them were looked up, to these.
 """
 
 from __future__ import annotations
@@ -14,16 +19,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
-from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Var
+import numpy as np
+
+from relay.ir.dim import Dim
+from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, OpRef, Var
 from relay.ir.module import Module
 from relay.ir.record import record
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType
+from relay.op import registry
 from relay.transform.base import Pass
 from relay.transform.blocks import body_of, is_primitive, map_functions, nested_blocks, with_each_nested
-from relay.transform.build import internal_call, type_of
+from relay.transform.build import constant, internal_call, op_call, type_of
 from relay.transform.uses import use_counts
 
 # What the routines add.
@@ -58,14 +67,20 @@ def _block(block: Block, uses: Counter[Var]) -> Step[Block]:
             made[binding.var] = call
             if _is_sum(call):
                 inner.update(a for a in call.args if isinstance(a, Var) and _is_part(a, call, made, uses))
+            elif _is(call, "rows.add_from"):
+                inner.update(a for a in call.args[1:2] if isinstance(a, Var) and _is_sum_alone(a, made, uses))
     out: list[Binding] = []
     changed = False
     for binding in block.bindings:
         value: Expr = binding.value
         if nested_blocks(value):
             value = yield with_each_nested(value, lambda b: _block(b, uses))
-        elif isinstance(value, Call) and _is_sum(value) and binding.var not in inner:
-            found = _sum(binding, value, made, uses)
+        elif isinstance(value, Call) and binding.var not in inner:
+            found = None
+            if _is_sum(value):
+                found = _sum(binding, value, made, uses)
+            elif _is(value, "rows.add_from"):
+                found = _added(binding, value, made, uses)
             if found is not None:
                 out += found
                 changed = True
@@ -79,7 +94,7 @@ def _block(block: Block, uses: Counter[Var]) -> Step[Block]:
 def _sum(binding: Binding, call: Call, made: Mapping[Var, Call], uses: Counter[Var]) -> list[Binding] | None:
     """A sum as tables that are added up, and rows that are added to these; None where there are no rows, or no table."""
     terms = _terms(call, made, uses)
-    rows = {n: r for n, t in enumerate(terms) if (r := _rows(t, made, uses)) is not None}
+    rows = {n: r for n, t in enumerate(terms) if (r := _rows(t, made, uses)) is not None and _is_line(r)}
     tables = [t for n, t in enumerate(terms) if n not in rows]
     if not rows or not tables:
         return None
@@ -98,6 +113,45 @@ def _sum(binding: Binding, call: Call, made: Mapping[Var, Call], uses: Counter[V
         total = bind("add", total, table)
     for op, added, place in rows.values():
         total = bind(op, total, added, place)
+    out[-1] = Binding(binding.var, out[-1].value)
+    return out
+
+
+def _added(binding: Binding, call: Call, made: Mapping[Var, Call], uses: Counter[Var]) -> list[Binding] | None:
+    """What is added to the first rows of a table, of which some is zero but for rows that were looked up; None where nothing is."""
+    total, added, begin = call.args
+    if not isinstance(begin, Constant) or int(np.asarray(begin.data)) != 0:
+        return None
+    terms = _terms(made[added], made, uses) if isinstance(added, Var) and _is_sum_alone(added, made, uses) else [added]
+    # A term may be read for its size by another one.
+    sizes = Counter(c.args[0] for t in terms if isinstance(t, Var) and (c := made.get(t)) and _is(c, "take.vjp0"))
+    alone = Counter({t: uses[t] - sizes[t] for t in terms if isinstance(t, Var)})
+    rows = {n: r for n, t in enumerate(terms) if (r := _rows(t, made, alone)) is not None and r[0] == "rows.add"}
+    if not rows:
+        return None
+    ty, part = type_of(binding.var), type_of(added)
+    assert isinstance(part, TensorType) and isinstance(part.shape, tuple)
+    out: list[Binding] = []
+
+    def bind(value: Call) -> Var:
+        out.append(Binding(Var(binding.var.name, None, type_of(value)), value))
+        return out[-1].var
+
+    others = [t for n, t in enumerate(terms) if n not in rows]
+    if others:
+        whole = others[0]
+        for other in others[1:]:
+            whole = bind(internal_call("add", (whole, other), part))
+        total = bind(internal_call("rows.add_from", (total, whole, begin), ty))
+    size = bind(op_call("size_of", (), {"size": part.shape[0]}))
+    last = bind(op_call("subtract", (size, constant(np.array(1, np.int64), "int64"))))
+    for _, found, index in rows.values():
+        # The table has more rows than the part: an index behind those of the part is of its last one.
+        at: Expr = bind(op_call("cast", (index,), {"dtype": "int64"}))
+        at = bind(op_call("minimum", (at, last)))
+        if cast(TensorType, type_of(at)).shape == ():
+            at, found = (bind(op_call("expand_dims", (a,), {"axis": 0})) for a in (at, found))
+        total = bind(internal_call("rows.add", (total, found, at), ty))
     out[-1] = Binding(binding.var, out[-1].value)
     return out
 
@@ -125,18 +179,32 @@ def _rows(term: Expr, made: Mapping[Var, Call], uses: Counter[Var]) -> tuple[str
     if _is(call, "rows.place"):
         rows, begin, _ = call.args
         return "rows.add_from", rows, begin
-    if not _is(call, "take.vjp0") or call.attrs.get("axis") != 0 or call.attrs.get("mode") not in ("clip", "fast"):
+    if not _is(call, "take.vjp0"):
+        return None
+    attrs = registry.get("take").complete_attrs(call.attrs)
+    if attrs["axis"] != 0 or attrs["mode"] not in ("clip", "fast") or attrs["batch_dims"]:
         return None
     _, index, rows = call.args
     at = type_of(index)
-    if not isinstance(at, TensorType) or not isinstance(at.shape, tuple) or len(at.shape) != 1 or at.dtype != "int64":
-        return None
-    return None if call.attrs.get("batch_dims") else ("rows.add", rows, index)
+    known = isinstance(at, TensorType) and isinstance(at.shape, tuple) and len(at.shape) <= 1
+    return ("rows.add", rows, index) if known else None
+
+
+def _is_line(found: tuple[str, Expr, Expr]) -> bool:
+    """Whether rows are where the routines expect them to be told: at a line of indices, or from one number on."""
+    op, _, at = found
+    ty = cast(TensorType, type_of(at))
+    return op == "rows.add_from" or (len(cast("tuple[Dim, ...]", ty.shape)) == 1 and ty.dtype == "int64")
 
 
 def _is_part(term: Var, whole: Call, made: Mapping[Var, Call], uses: Counter[Var]) -> bool:
     """Whether a term of a sum is a sum itself, of the same type, that nothing else reads."""
     return uses[term] == 1 and term in made and _is_sum(made[term]) and made[term].ty == whole.ty
+
+
+def _is_sum_alone(term: Var, made: Mapping[Var, Call], uses: Counter[Var]) -> bool:
+    """Whether something is a sum of two tables of the same rows that one reads."""
+    return uses[term] == 1 and term in made and _is_sum(made[term])
 
 
 def _is_sum(call: Call) -> bool:

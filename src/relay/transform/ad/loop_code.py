@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import MappingProxyType
 from typing import cast
 
@@ -15,6 +15,7 @@ from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg, menti
 from relay.transform.access import AccessTable
 from relay.transform.ad.conversions import Functions, zeros_like
 from relay.transform.ad.lifter import fresh_dims
+from relay.transform.ad.loop_grown import INDEX, Grown, rows_between
 from relay.transform.ad.loop_kept import Iteration, computed_again
 from relay.transform.ad.loop_parts import (
     call_of,
@@ -45,15 +46,13 @@ from relay.transform.ad.loop_terms import (
 from relay.transform.ad.loops import AT_THE_END, INSIDE, Loop, Role, Unsuited, keeps, tensors_of
 from relay.transform.ad.notes import AS_LOOP, NOTE
 from relay.transform.ad.terms import Code, add, project, tuple_of
-from relay.transform.ad.values import Frame, Tensor, Value
+from relay.transform.ad.values import Frame, Value
 from relay.transform.blocks import all_bindings, operands, with_operands
-from relay.transform.build import constant, internal_call, op_call, type_of, zeros_of
+from relay.transform.build import constant, op_call, type_of, zeros_of
 from relay.transform.dims import DimUses, told, whole_axes
 from relay.transform.name_dims import named
 from relay.transform.partial_eval import LOOP
 from relay.transform.to_blocks import to_blocks
-
-INDEX = TensorType((), "int64")
 
 
 @record(slots=True, eq=False)
@@ -116,12 +115,10 @@ class LoopWriter:
         # What the next iteration is given, and the result, before code is written for the way back.
         self.given = [a.primal for a in lifted.args]
         self.result = lifted.result.primal
-        # By parameter: the cotangents of the state after an iteration and before it; for those that grow, where their own
-        # rows end, and the cotangents of all that they have grown to.
+        # By parameter: the cotangents of the state after an iteration and before it.
         self.after: dict[int, list[Var]] = {}
         self.before: dict[int, list[Expr]] = {}
-        self.bases: dict[int, Var] = {}
-        self.grown: dict[int, Var] = {}
+        self.grown = Grown(lifted.loop, lifted.params, self.index)
 
     def write(self) -> Written:
         """The functions. Raises Unsuited."""
@@ -148,28 +145,16 @@ class LoopWriter:
             self.after[n] = [Var("ct", t, t) for t in tensors_of(type_of(lifted.params[n]))]
             for t, ct in zip(lifted.args[n].tensors(), self.after[n], strict=True):
                 frame.give(t, ct)
-        for n in loop.having(Role.GROWING):
-            ty = type_of(lifted.params[n])
-            assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
-            whole = TensorType((as_dim(DimVar("all")), *ty.shape[1:]), ty.dtype)
-            base, grown = Var("base", INDEX, INDEX), Var("grown", whole, whole)
-            self.bases[n], self.grown[n] = base, grown
-            at = code.bind(op_call("add", (self.index, base)))
-            row = code.bind(op_call("take", (grown, at), {"axis": 0}))
-            part = code.bind(op_call("expand_dims", (row,), {"axis": 0}))
-            for t in lifted.rows[n].tensors():
-                frame.give(t, part)
+        self.grown.begin(frame, lifted.rows)
         frame.go_back()
+        self.grown.end(frame, lifted.given)
         for n, cts in self.after.items():
             totals = [frame.total(t) for t in lifted.given[n].tensors()]
             self.before[n] = [code.bind(zeros_like(ct)) if d is None else d for d, ct in zip(totals, cts, strict=True)]
         self.terms = self._fixed_parts(frame, lifted.given)
-        frame.parts = {t: p for t, p in frame.parts.items() if t.active and not self._is_grown(t)}
+        frame.parts = {t: p for t, p in frame.parts.items() if t.active}
         if frame.parts:
             raise Unsuited(INSIDE)
-
-    def _is_grown(self, t: Tensor) -> bool:
-        return any(t is u for n in self.grown for u in self.lifted.given[n].tensors())
 
     def _fixed_parts(self, frame: Frame, given: Sequence[Value]) -> dict[tuple[int, int], list[Expr]]:
         """The terms of the wanted cotangents of what all iterations share, by parameter and tensor in it."""
@@ -192,9 +177,9 @@ class LoopWriter:
             frame.give(t, ct)
         frame.go_back()
         self.end: dict[int, list[Expr | None]] = {
-            n: [frame.total(t) for t in lifted.left[n].tensors()] for n in (*self.after, *self.grown)
+            n: [frame.total(t) for t in lifted.left[n].tensors()] for n in (*self.after, *self.grown.of)
         }
-        for n in self.grown:
+        for n in self.grown.of:
             (whole,) = lifted.left[n].tensors()
             self.end[n] = [frame.back.bind(zeros_like(whole.primal)) if self.end[n][0] is None else self.end[n][0]]
         self.end_terms = self._fixed_parts(frame, lifted.left)
@@ -210,7 +195,7 @@ class LoopWriter:
         self.collected: list[tuple[tuple[int, int], Collected]] = []
         self.of_sums: dict[Collected, tuple[int, int]] = {}
         self.added: list[tuple[tuple[int, int] | Collected, Expr]] = []
-        roots: list[Expr] = [d for cts in self.before.values() for d in cts]
+        roots: list[Expr] = [*(d for cts in self.before.values() for d in cts), *self.grown.found]
         self.columns: dict[Var, None] = {}  # what the way back computes and keeps for after the loop
         kept: dict[Var, None] = {}
         for key, parts in self.terms.items():
@@ -241,7 +226,7 @@ class LoopWriter:
         self.live = without_unread(
             needed(self.lifted.again.back.bindings, roots), cotangents, self.lifted.loop.fixed_dims
         )
-        bound = {b.var for b in self.live} | {self.index, *self.bases.values(), *self.grown.values()}
+        bound = {b.var for b in self.live} | {self.index} | self.grown.bound
         bound.update(ct for cts in self.after.values() for ct in cts)
         reads = [a for b in self.live for a in inputs(b.value)] + roots
         todo = [a for a in reads if isinstance(a, Var) and a not in bound]
@@ -249,7 +234,8 @@ class LoopWriter:
             self.lifted.params[n]: self.lifted.loop.steps[n] for n in self.lifted.loop.having(Role.COUNTER)
         }
         self.needs: dict[Var, None] = {}  # parameters handed on as they are, counters among them
-        free = {*self.fixed, *self.counters}
+        growing = {self.lifted.params[n] for n in self.lifted.loop.read}
+        free = {*self.fixed, *self.counters, *growing}
         iteration = Iteration(self.lifted.again.forward.bindings, self.live, free, self.lifted.loop.fixed_dims)
         again = computed_again(iteration, todo, kept, self.table, self.uses)
         seen: set[Var] = set()
@@ -260,6 +246,9 @@ class LoopWriter:
             seen.add(v)
             if v in self.fixed or v in self.counters:
                 self.needs[v] = None
+                continue
+            if v in growing:
+                self.grown.want(v)
                 continue
             if v in again:
                 value = self.forward_values[v]
@@ -284,7 +273,8 @@ class LoopWriter:
             ):
                 raise Unsuited(f"%{v.name}, which the way back reads, has other sizes in every iteration")
         cts = (ct for of in self.after.values() for ct in of)
-        self._tell_sizes((*self.again, *self.live), (*self.needs, *self.read, *cts, *self.sums.values(), *self.columns))
+        given = (*self.grown.read, *self.needs, *self.read, *cts, *self.sums.values(), *self.columns)
+        self._tell_sizes((*self.again, *self.live), given)
         self.counts = list(dict.fromkeys(d for v in self.tapes if (d := self.layout.count(v)) is not None))
 
     def _is_told(self, e: Expr) -> bool:
@@ -306,11 +296,19 @@ class LoopWriter:
         for d, calculates in asked:
             if shared and d in self.lifted.loop.fixed_dims:
                 continue
-            tells = next((p for p in self.lifted.params if p in self.fixed and d in dict(whole_axes(p.ty))), None)
-            if tells is not None:
+            tells = next((p for p in self._telling(shared) if d in dict(whole_axes(p.ty))), None)
+            if tells in self.fixed:
                 self.needs[tells] = None
+            elif tells is not None:
+                self.grown.want(tells)
             elif calculates:
                 raise Unsuited(f"the way back reads the size {d.name}, which nothing that it is given has")
+
+    def _telling(self, at_end: bool) -> Iterator[Var]:
+        """The parameters that can be handed to the way back for their sizes."""
+        loop = self.lifted.loop
+        yield from (p for p in self.lifted.params if p in self.fixed)
+        yield from (self.lifted.params[n] for n in loop.read if not at_end)
 
     # -- the functions
 
@@ -325,7 +323,7 @@ class LoopWriter:
         if not all(is_made_of_tensors(type_of(v)) for v in found):
             raise Unsuited(AT_THE_END)
         self._tell_sizes(self.end_live, (*found, *self.results), shared=True)
-        return list(found)
+        return list(found | dict.fromkeys(self.grown.read))
 
     def _forward(self, ending: list[Var]) -> GlobalVar:
         """``f.forward(params, count, tapes) -> (result, what the end leaves, count, tapes)``."""
@@ -370,21 +368,22 @@ class LoopWriter:
         return next(t for t, v in zip(tapes, self.tapes, strict=True) if self.layout.count(v) is count)
 
     def _steps(self) -> GlobalVar:
-        """``f.back(i, what is shared, growing, tapes, cotangents, sums, columns)``: go back through iterations ``i`` to 0."""
+        """``f.back(i, what is shared, growing, tapes, grown, cotangents, sums, columns)``: go back through iterations ``i`` to 0."""
         rows, done = as_dim(DimVar("rows")), as_dim(DimVar("done"))
         starts = {c: Var(f"{c.name}_0", type_of(c), type_of(c)) for c in self.needs if c in self.counters}
         shared = [starts.get(v, v) for v in self.needs]
-        growing = [v for n in self.grown for v in (self.bases[n], self.grown[n])]
         totals, held = self.layout.totals(self.read), self.layout.totals(self.columns)
         tapes = {v: self.layout.tape(v, rows, totals) for v in self.read}
         index = TensorType((as_dim(DimVar("ends")), 1), "int64")
         offsets = {d: Var("offsets", index, index) for d in totals}
         cts = [ct for of in self.after.values() for ct in of]
         columns = [self.layout.tape(v, done, held) for v in self.columns]
-        fixed = (*shared, *growing, *tapes.values(), *offsets.values())
-        params = (self.index, *fixed, *cts, *self.sums.values(), *columns)
+        fixed = (*shared, *self.grown.shared, *tapes.values(), *offsets.values())
+        carried = self.grown.carried
+        params = (self.index, *fixed, *carried, *cts, *self.sums.values(), *columns)
         ret = TupleType(
             (
+                *map(type_of, carried),
                 *(type_of(ct) for ct in cts),
                 *(type_of(s) for s in self.sums.values()),
                 *(self.layout.tape_type(v, ANY) for v in self.columns),
@@ -394,15 +393,13 @@ class LoopWriter:
         code = Code()
         for c, initial in starts.items():
             code.bindings.append(Binding(c, self._counter(code, initial, self.counters[c])))
+        self.grown.write(code)
         for v, tape in tapes.items():
             count = self.layout.count(v)
             if count is None:
                 value = op_call("take", (tape, self.index), {"axis": 0, "mode": "fast"})
             else:
-                given = (tape, offsets[count], self.index)
-                value = internal_call(
-                    "rows.slice", given, type_of(v), MappingProxyType({"clause": 0, "of_function": False})
-                )
+                value = rows_between(tape, offsets[count], self.index, type_of(v))
             code.bindings.append(Binding(v, value))
         code.bindings += (*self.again, *self.live)
         sums = dict(self.sums)
@@ -410,11 +407,12 @@ class LoopWriter:
             sums[key] = code.bind(add(sums[key], part), "sum")
         grown = [self.layout.longer(code, c, v) for c, v in zip(columns, self.columns, strict=True)]
         before = code.bind(op_call("subtract", (self.index, one())), "i")
-        args = (before, *fixed, *(d for of in self.before.values() for d in of), *sums.values(), *grown)
+        states = (*self.grown.found, *(d for of in self.before.values() for d in of))
+        args = (before, *fixed, *states, *sums.values(), *grown)
         call = Call(target, args, type_args=self.layout.following(dims, done, held, {}), ty=ret)
         then = code.block(code.bind(call, "rest"))
         end = Code()
-        orelse = end.block(end.bind(tuple_of((*cts, *self.sums.values(), *columns)), "found"))
+        orelse = end.block(end.bind(tuple_of((*carried, *cts, *self.sums.values(), *columns)), "found"))
         start = Code()
         more = start.bind(op_call("greater_equal", (self.index, integer(0))), "more")
         result = start.bind(If(more, then, orelse, ret), "result")
@@ -452,12 +450,11 @@ class LoopWriter:
             d: self.layout.offsets(code, s, self._of(d, list(tapes.values())))
             for d, s in zip(self.counts, starts, strict=True)
         }
-        bases = {n: code.bind(row_count(code, first[n]), "base") for n in self.grown}
         cts: list[Expr] = []
         for n in self.after:
             for m, d in enumerate(self.end[n]):
                 cts.append(code.bind(zeros_like(tensor_part(code, first[n], m))) if d is None else d)
-        grown = {n: cast(Expr, self.end[n][0]) for n in self.grown}
+        grown = {n: cast(Expr, self.end[n][0]) for n in self.grown.of}
         last = code.bind(op_call("subtract", (count, integer(1))), "i")
         shared = [first[lifted.params.index(v)] for v in self.needs]
         sums = [
@@ -473,11 +470,15 @@ class LoopWriter:
             columns.append(code.bind(no_rows(self.layout.row_type(v)), "column"))
             if self.layout.count(v) is None:
                 columns[-1] = code.bind(room(columns[-1], count, number), "column")
-        growing = [a for n in self.grown for a in (bases[n], grown[n])]
+        growing = self.grown.given(code, first, grown)
         ends = (offsets[d] for d in self.layout.totals(self.read))
-        args = (last, *shared, *growing, *(tapes[v] for v in self.read), *ends, *cts, *sums, *columns)
+        carried = [n for n, p in self.grown.of.items() if p.is_read]
+        states = (*(grown[n] for n in carried), *cts)
+        args = (last, *shared, *growing, *(tapes[v] for v in self.read), *ends, *states, *sums, *columns)
         found = code.bind(call_of(steps, args, {}, loop.call.span), "found")
         fields = [code.bind(project(found, n)) for n in range(len(cast(TupleType, type_of(found)).fields))]
+        grown |= zip(carried, fields, strict=False)
+        del fields[: len(carried)]
         before = iter(fields[: len(cts)])
         summed = dict(zip(self.sums, fields[len(cts) : len(cts) + len(sums)], strict=True))
         kept: dict[Var, Expr] = dict(tapes)
@@ -499,7 +500,7 @@ class LoopWriter:
                 if loop.roles[n] is Role.STATE:
                     out[n, m] = next(before)
                 elif loop.roles[n] is Role.GROWING:
-                    out[n, m] = self._own_rows(code, first[n], grown[n])
+                    out[n, m] = self.grown.own_rows(code, first[n], grown[n])
                 elif totals.get((n, m)):
                     total, *others = totals[n, m]
                     for other in others:
@@ -511,13 +512,6 @@ class LoopWriter:
         params = (*first, *ending, count, *tapes.values(), *starts, *self.results)
         target, dims = self._target("gradient", params, type_of(result))
         return self._add(target, params, code.block(result), dims), tuple(out)
-
-    def _own_rows(self, code: Code, first: Var, grown: Expr) -> Expr:
-        """The cotangent of the rows that a growing parameter had before the loop."""
-        ty = type_of(first)
-        assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
-        attrs: Attrs = {"begin": (0,), "end": (ty.shape[0],), "axes": (0,)}
-        return code.bind(op_call("strided_slice", (grown,), attrs), "d")
 
     def _target(
         self, what: str, params: Sequence[Var], ret: Type, own: bool = False

@@ -11,13 +11,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import field
 
 from relay.ir.dim import DimVar
+from relay.ir.effects import Effect
 from relay.ir.expr import Binding, Call, Expr, OpRef, Proj, Tuple, Var
 from relay.ir.record import record
+from relay.ir.types import mentions_any
 from relay.loop.costs import Machine
 from relay.op import registry
 from relay.transform.access import AccessTable
 from relay.transform.ad.least_cut import ENDLESS, SINK, SOURCE, Flow
 from relay.transform.ad.loop_parts import is_tensor
+from relay.transform.ad.loop_tapes import Tapes
 from relay.transform.ad.loops import INSIDE, Unsuited, keeps
 from relay.transform.blocks import operands
 from relay.transform.build import type_of
@@ -47,6 +50,7 @@ def computed_again(
 ) -> set[Var]:
     """What the way back computes again where it reads ``roots``; ``there`` is in tapes anyway. Raises Unsuited."""
     cheap, elementwise = _quick(iteration, table, uses)
+    cheap |= _of_no_tape(iteration)
     values = {b.var: b.value for b in iteration.forward}
     again = cheap.union(v for v, value in values.items() if isinstance(value, Tuple) or not is_tensor(v))
     choice = _Choice(values, again, elementwise, there, _apart(iteration.back, table), iteration.free, table)
@@ -79,6 +83,23 @@ def _quick(iteration: Iteration, table: AccessTable, uses: DimUses) -> tuple[set
         if all(a in iteration.free or a in cheap for a in operands(value) if isinstance(a, Var)):
             cheap.add(b.var)
     return cheap, elementwise
+
+
+def _of_no_tape(iteration: Iteration) -> set[Var]:
+    """The results of operators that are longer in every iteration, but not by rows, as the scores of all rows so far are."""
+    layout = Tapes(iteration.fixed_dims)
+    return {
+        b.var
+        for b in iteration.forward
+        if isinstance(b.value, Call)
+        and isinstance(b.value.fn, OpRef)
+        and registry.exists(b.value.fn.name)
+        and registry.get(b.value.fn.name).effects is Effect.PURE
+        and is_tensor(b.var)
+        and not mentions_any(type_of(b.var))
+        and not keeps(type_of(b.var), iteration.fixed_dims)
+        and layout.count(b.var) is None
+    }
 
 
 def _apart(back: Sequence[Binding], table: AccessTable) -> set[Var]:

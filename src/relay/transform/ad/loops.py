@@ -23,6 +23,8 @@ class Unsuited(Exception):
     """A function, or its gradient, is left to the general scheme; the message says why."""
 
 
+# What is added to rows of a table in its memory (``rows.add_from``).
+ADDED_IN_PLACE = ("float32", "float64")
 # Reasons that are found in several places.
 INSIDE = "what is differentiated goes through a branch, a match, a reference or a closure inside an iteration"
 AT_THE_END = "what is differentiated goes through a branch, a match, a reference or a closure after the last iteration"
@@ -31,8 +33,8 @@ AT_THE_END = "what is differentiated goes through a branch, a match, a reference
 class Role(Enum):
     """What a loop does with a parameter.
 
-    ``FIXED``: hands it on as it is. ``COUNTER``: adds a constant to it. ``GROWING``: puts rows behind it and does nothing
-    else. ``STATE``: computes it anew, tensors (and tuples of them) of the same types in every iteration. ``PLAIN``: the
+    ``FIXED``: hands it on as it is. ``COUNTER``: adds a constant to it. ``GROWING``: puts a row behind it, and may read it.
+    ``STATE``: computes it anew, tensors (and tuples of them) of the same types in every iteration. ``PLAIN``: the
     same of values that nothing can be differentiated by.
     """
 
@@ -47,7 +49,7 @@ class Role(Enum):
 class Loop:
     """``f(params) { before; if (cond) { again; f(call) } else { leave } }``, or with the branches exchanged (``on``: the value of
     ``cond`` for another iteration). ``steps`` are what counters add; ``rows`` what growing parameters get, one row each;
-    ``fixed_dims`` the dims that all iterations share."""
+    ``read`` those of them that an iteration reads, too; ``fixed_dims`` the dims that all iterations share."""
 
     name: str
     function: Function
@@ -60,6 +62,7 @@ class Loop:
     roles: tuple[Role, ...]
     steps: dict[int, int]
     rows: dict[int, Expr]
+    read: frozenset[int]
     fixed_dims: frozenset[DimVar]
 
     @property
@@ -105,9 +108,10 @@ def loop_of(name: str, function: Function, lifting: Lifting) -> Loop:
     rows: dict[int, Expr] = {}
     for n, (param, arg) in enumerate(zip(function.params, call.args, strict=True)):
         roles.append(_role(n, param, arg, values, counts, call, lifting, dims, steps, rows))
+    read = frozenset(n for n in rows if counts[function.params[n]] > 1)
     return Loop(
         name, function, tuple(before), last.value.cond, calls[0] is not None, again.bindings[:-1], call, leave,
-        tuple(roles), steps, rows, dims,
+        tuple(roles), steps, rows, read, dims,
     )  # fmt: skip
 
 
@@ -143,6 +147,8 @@ def _role(
         return Role.STATE
     row = _row(param, arg, values, counts, call)
     if row is None or not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple):
+        raise changing
+    if counts[param] > 1 and ty.dtype not in ADDED_IN_PLACE:
         raise changing
     if not keeps(TensorType(ty.shape[1:], ty.dtype), dims):
         raise changing
@@ -215,7 +221,7 @@ def constant_step(param: Var, arg: Expr, values: Mapping[Var, Expr]) -> int | No
 
 
 def _row(param: Var, arg: Expr, values: Mapping[Var, Expr], counts: Mapping[Var, int], call: Call) -> Expr | None:
-    """The one row that is put behind a parameter, where nothing else is done with it."""
+    """The one row that is put behind a parameter, where nothing reads both together in the same iteration."""
     joined = values.get(arg) if isinstance(arg, Var) else None
     if not isinstance(joined, Call) or not isinstance(joined.fn, OpRef) or joined.attrs.get("axis", 0) != 0:
         return None
@@ -227,5 +233,5 @@ def _row(param: Var, arg: Expr, values: Mapping[Var, Expr], counts: Mapping[Var,
     if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or ty.shape[0] != 1:
         return None
     assert isinstance(arg, Var) and isinstance(joined.args[0], Var)
-    once = counts[param] == 1 and counts[joined.args[0]] == 1 and counts[arg] == 0
+    once = counts[joined.args[0]] == 1 and counts[arg] == 0
     return row if once and sum(a is arg for a in call.args) == 1 and param not in call.args else None
