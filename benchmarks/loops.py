@@ -29,6 +29,7 @@ CASES = {
     "all_paths": Case(lambda n, f: [f(n, 24), f(24, 24)]),
     "memory": Case(lambda n, f: [f(n, 32), f(20, 32) * 0.3, f(20, 32) * 0.3, f(64, 20)]),
     "known_words": Case(lambda n, f: [letters(n), f(1, 64), f(1000, 64) * 0.3, f(64, 64) * 0.1]),
+    "looks_back": Case(lambda n, f: [f(n, 64), f(1, 64), *(f(64, 64) * 0.1 for _ in range(3))]),
     "centres": Case(lambda n, f: [f(16 * n, 16), f(10, 16)]),
     "transport": Case(lambda n, f: [abs(f(n, n + 3)), number(1e-3)], by_jax=False),
     "flow": Case(lambda n, f: [f(1, 64), f(128, 64) * 0.2, f(64, 128) * 0.2, number(1e-3)], by_jax=False),
@@ -80,6 +81,17 @@ def in_jax() -> dict[str, Callable[..., Any]]:
 
         return scan(one, start, words)[0]
 
+    def looks_back(xs: Any, first: Any, ask: Any, own: Any, seen: Any) -> Any:
+        def one(state: Any, step: Any) -> Any:
+            s, last = state
+            i, x = step
+            share = jax.nn.softmax(jnp.where(jnp.arange(len(s)) <= i, (last @ ask.T) @ s.T, -jnp.inf))
+            new = jnp.tanh(x + last @ own.T + (share @ s) @ seen.T)
+            return (s.at[i + 1].set(new[0]), new), None
+
+        states = jnp.zeros((len(xs) + 1, 64)).at[0].set(first[0])
+        return scan(one, (states, first), (jnp.arange(len(xs)), xs))[0][0]
+
     def centres(x: Any, first: Any) -> Any:
         def one(c: Any, _: Any) -> Any:
             mine = jax.nn.one_hot(((c * c).sum(1) - 2 * x @ c.T).argmin(1), 10)
@@ -129,7 +141,7 @@ def in_jax() -> dict[str, Callable[..., Any]]:
         done = loop(lambda s: (s[3] > 1e-8) & (s[4] < 100), one, (jnp.zeros_like(b), b, b, b @ b, 0))
         return done[0], done[4]
 
-    found = (selective_scan, retention, all_paths, memory, known_words, centres, transport, flow, solve)
+    found = (selective_scan, retention, all_paths, memory, known_words, looks_back, centres, transport, flow, solve)
     return {f.__name__: f for f in found}
 
 

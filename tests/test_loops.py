@@ -52,6 +52,15 @@ def memory(xs: Array, key: Array, erase: Array, first: Array) -> Array:
     return np.array(out)
 
 
+def looks_back(xs: Array, first: Array, ask: Array, own: Array, seen: Array) -> Array:
+    states = [first[0]]
+    for x in xs:
+        s, last = np.array(states), states[-1]
+        scores = np.exp(s @ (ask @ last))
+        states.append(np.tanh(x + own @ last + seen @ (scores @ s / scores.sum())))
+    return np.array(states)
+
+
 def known_words(words: Array, start: Array, table: Array, w: Array) -> Array:
     h = start
     for word in words:
@@ -76,7 +85,10 @@ def edit_distance(a: Array, b: Array) -> Array:
     return np.asarray(row[-1])
 
 
-BY_NUMPY = {f.__name__: f for f in (selective_scan, retention, all_paths, memory, known_words, centres, edit_distance)}
+BY_NUMPY = {
+    f.__name__: f
+    for f in (selective_scan, retention, all_paths, memory, known_words, looks_back, centres, edit_distance)
+}
 
 
 @pytest.mark.parametrize("name", CASES)
