@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,62 @@ def test_growing(name: str) -> None:
     text, given, argnums = GROWING[name]
     assert problem(relay.parse(VERSION + text), arguments(given), argnums, compiled=True) is None
     assert first_order(gradient(text, argnums))
+
+
+# What a step makes of all rows so far, as one row.
+READ = (
+    "nn.matmul(nn.softmax(nn.dense(%last, %s)), %s)",
+    "sum(%s * %s, axis=[0], keepdims=True)",
+    "max(%s, axis=[0], keepdims=True)",
+    "expand_dims(take(%s, %i, axis=0), axis=0)",
+    "expand_dims(take(%s, Dim[k] - 1i64, axis=0), axis=0)",
+    "sum(take(%s, take(%at, %i, axis=0), axis=0), axis=[0], keepdims=True)",
+    "mean(sin(%s) * %last, axis=[0], keepdims=True)",
+    "sum(cumsum(%s, axis=0), axis=[0], keepdims=True)",
+    "sum(concatenate((%s, %last), axis=0), axis=[0], keepdims=True)",
+    "transpose(nn.matmul(transpose(%s), sigmoid(nn.matmul(%s, transpose(%last)))))",
+    "nn.dense(%x, nn.matmul(transpose(%s), %s))",
+    "(if (sum(%last) > 0f64) { sum(%s, axis=[0], keepdims=True) } else { %last })",
+    "nn.dense(sum(nn.dense(%s, %w), axis=[0], keepdims=True), %w)",
+    "sum(where(%s > %last, %s, %s * 2f64), axis=[0], keepdims=True)",
+    'expand_dims(take(%s, argmax(sum(%s, axis=[1]), axis=[0], dtype="int64"), axis=0), axis=0)',
+)
+RESULTS = {
+    "%s": "Tensor[(?, 3), float64]",
+    "sum(%s)": "float64",
+    "%last": L,
+    "(%s * %s, %last)": f"(Tensor[(?, 3), float64], {L})",
+}
+
+
+def random_program(rng: random.Random) -> str:
+    read = rng.sample(READ, rng.randint(1, 3))
+    lines = "\n".join(f"let %a{n} = {e};" for n, e in enumerate(read))
+    total = " + ".join(f"%a{n}" for n in range(len(read)))
+    new = rng.choice(["tanh(%x + {})", "sin({}) * %x", "nn.dense(tanh({}), %w) + %x"]).format(total)
+    more = rng.choice(["%i < Dim[t]", "logical_and(%i < Dim[t], sum(abs(%last)) < 3f64)"])
+    result = rng.choice(list(RESULTS))
+    given = f"%xs: {XS}, %s: {S}, %last: {L}, %w: {W}, %at: Tensor[(t, m), int64]"
+    return f"""def @go[t: Dim, k: Dim, m: Dim](%i: int64, {given}) -> {RESULTS[result]} {{
+      if ({more}) {{
+        let %x = {X};
+        {lines}
+        let %new = {new};
+        @go(%i + 1i64, %xs, concatenate((%s, %new), axis=0), {rng.choice(["%new", "%last * 0.5f64 + %new"])}, %w, %at)
+      }} else {{ {result} }}
+    }}
+    def @main[t: Dim, k: Dim, m: Dim]({given}) {{ @go(0i64, %xs, %s, %last, %w, %at) }}"""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_steps(seed: int) -> None:
+    rng = random.Random(seed)
+    text = random_program(rng)
+    steps, rows = rng.randint(0, 5), rng.randint(1, 3)
+    at = np.random.default_rng(seed).integers(-1, 8, (steps, 2))
+    args = [normal(steps, 3), normal(rows, 3), normal(1, 3), normal(3, 3), at]
+    assert problem(relay.parse(VERSION + text), args, (0, 1, 2, 3), compiled=True) is None, text
+    assert first_order(gradient(text, (0, 1, 2, 3))), text
 
 
 def test_nothing_as_long_as_what_has_grown_is_kept() -> None:
