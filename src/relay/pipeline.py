@@ -47,6 +47,7 @@ from relay.transform import (
     DeadCode,
     DeadFunctions,
     DeadReferences,
+    DistributeLoops,
     DropIdentities,
     DropUnread,
     EarlyFields,
@@ -163,7 +164,8 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     specialise: list[Pass] = [*inline, Specialise(), *inline, *loops, *fold] if level >= 3 else []
     merge: list[Pass] = [dead, MergeDims(entries=options.entries)] if level >= 3 else []
     batch: list[Pass] = [
-        FoldCases(), FoldTerms(), FoldMaps(), dead, BatchStructure(entries=options.entries), StackItems(), dead, HoistOverTime(),
+        FoldCases(), FoldTerms(), FoldMaps(), dead, BatchStructure(entries=options.entries), StackItems(), DistributeLoops(), dead,
+        HoistOverTime(),
     ]  # fmt: skip
     evaluate: list[Pass] = [PartialEvaluate(strict=False), DeadReferences()] if level >= 3 else []
     # Attention has a gradient that never holds the shares, which the gradients of its parts would keep. Its second derivatives and

@@ -19,6 +19,7 @@ from relay.transform.cse import CommonSubexpressions
 from relay.transform.dead_code import DeadCode, DeadFunctions
 from relay.transform.dead_references import DeadReferences
 from relay.transform.defunctionalise import Defunctionalise
+from relay.transform.distribute import DistributeLoops
 from relay.transform.early_fields import EarlyFields
 from relay.transform.einsums import SplitEinsums
 from relay.transform.eta import EtaExpand
@@ -68,6 +69,7 @@ __all__ = [
     "DeadFunctions",
     "DeadReferences",
     "Defunctionalise",
+    "DistributeLoops",
     "DropIdentities",
     "DropUnread",
     "EarlyFields",

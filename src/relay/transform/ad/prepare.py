@@ -20,6 +20,7 @@ from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_pri
 from relay.transform.cse import CommonSubexpressions
 from relay.transform.dead_code import DeadCode, DeadFunctions
 from relay.transform.dims import DimUses
+from relay.transform.distribute import DistributeLoops
 from relay.transform.fix_invariants import FixInvariants
 from relay.transform.fold_cases import FoldCases
 from relay.transform.fold_maps import FoldMaps
@@ -106,7 +107,7 @@ def _by_level(module: Module, entries: tuple[str, ...] | str, together: bool) ->
 def _hoisted(module: Module, entries: tuple[str, ...] | str) -> Module:
     """Loops with what does not depend on their states in front of them."""
     dead = DeadFunctions(entries)
-    module = after(module, (HoistOverTime(True, entries), dead, Inline(entries=entries), DeadCode()))
+    module = after(module, (DistributeLoops(), HoistOverTime(True, entries), dead, Inline(entries=entries), DeadCode()))
     return module.with_functions({n: one_call(n, _unnamed(f)) for n, f in module.functions.items()})
 
 
