@@ -9,9 +9,12 @@ import pytest
 import relay
 from relay import te
 from relay.codegen.llvm import emit
+from relay.codegen.objects import assembly
+from relay.codegen.target import parse_target
 from relay.codegen.values import Value
 from relay.codegen.windows import span
 from relay.ir.dim import DimVar, as_dim, as_var, dim_var
+from relay.plan import make_plan
 from relay.te.scalar import Axis, Binary, Const, Scalar, Select, binary, walk
 from tests.plan.harness import ZEN4, check, primitive, tensor
 
@@ -165,3 +168,16 @@ def @main[n: Dim](%x: Tensor[(n,), float32], %at: Tensor[(n,), int64]) -> Tensor
     for n in (1, 17, 50):
         args = rng.standard_normal(n).astype(np.float32), rng.integers(0, n, n)
         np.testing.assert_array_equal(np.asarray(exe(*args)), np.asarray(relay.evaluate(module, *args)))
+
+
+def test_places_that_a_vector_begins_on_a_grid_of_are_looked_up_by_numbers() -> None:
+    """A vector begins at a multiple of what divides the place: where each lane is from the first is known."""
+    n, m = DimVar("n"), DimVar("m")
+    fn = primitive(
+        [tensor((1, 1, as_dim(n), as_dim(m)))], lambda make, x: make("nn.upsampling", x, scale_h=2.0, scale_w=2.0)
+    )
+    target = parse_target("-mcpu=znver4")
+    check(fn, *({n: 3, m: size} for size in (1, 7, 8, 9, 40)))
+    text = assembly(emit(make_plan(fn, target).kernel, target), target)
+    # The loop over whole vectors; the last one, under a mask, is looked up by what is computed once before.
+    assert "vpermd" in text and "vpextrd" not in text
