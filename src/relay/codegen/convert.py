@@ -17,6 +17,8 @@ from relay.ir.dtypes import numpy_dtype
 from relay.ir.types import dtype_bits, is_float
 
 NARROW: frozenset[str] = frozenset({"float16", "bfloat16"})
+# The class of subnormal numbers, as AVX-512 asks for it.
+_SUBNORMAL = "32"
 
 
 def held(value: bool | int | float, dtype: str) -> bool | int | float:
@@ -156,7 +158,25 @@ class Conversions:
         return self.a.select_text(cond, x, y, vec("i32", lanes), lanes)
 
     def _float_to_brain(self, text: str, lanes: int) -> str:
-        """Round to nearest even on the bits; a nan stays one (quiet)."""
+        """Round to nearest even; a nan stays one (quiet). AVX512_BF16's instruction takes subnormal numbers for zero, whatever it is told:
+        a vector with such a number goes by the branch of those without it."""
+        if lanes != 16 or self.a.target.vector_bits != 512 or not has(self.a.target, "avx512bf16"):
+            return self._rounded_bits(text, lanes)
+        b, floats, shorts = self.b, vec("float", lanes), vec("i16", lanes)
+        made = b.call("llvm.x86.avx512bf16.cvtneps2bf16.512", vec("bfloat", lanes), (floats, text))
+        usual = b.emit(f"bitcast {vec('bfloat', lanes)} {made} to {shorts}")
+        tiny = b.call("llvm.x86.avx512.fpclass.ps.512", vec("i1", lanes), (floats, text), ("i32", _SUBNORMAL))
+        bits = b.emit(f"bitcast {vec('i1', lanes)} {tiny} to i{lanes}")
+        some = b.emit(f"icmp ne i{lanes} {bits}, 0")
+        rare, after, before = b.name("rare"), b.name("usual"), b.block
+        b.seldom(some, rare, after)
+        b.start(rare)
+        others, end = self._rounded_bits(text, lanes), b.block
+        b.jump(after)
+        b.start(after)
+        return b.phi(shorts, (usual, before), (others, end))
+
+    def _rounded_bits(self, text: str, lanes: int) -> str:
         emit, word = self.b.emit, vec("i32", lanes)
         bits = emit(f"bitcast {vec('float', lanes)} {text} to {word}")
         high = self._int("lshr", bits, 16, lanes)
