@@ -334,3 +334,28 @@ def test_a_choice_between_what_is_there_and_another_value_is_stored_whole() -> N
     fn = primitive([tensor((N, as_dim(DimVar("width"))))], lambda m, x: m("argmax", x, axis=1))
     text = assembly(emit(make_plan(fn, target).kernel, target), target)
     assert "vblendv" in text and not re.search(r"v(p)?maskmov\w*\s+%ymm\d+, %ymm\d+, \S*\(", text)
+
+
+@pytest.mark.parametrize("columns", ["10", "m"])
+@pytest.mark.parametrize("rows", ["300", "n"])
+def test_what_another_operand_says_is_read_of_turned_rows(rows: str, columns: str) -> None:
+    """The negative logarithm of the probability of a class: one element of each row, wherever it is."""
+    declared = ", ".join(f"{size}: Dim" for size in (rows, columns) if size.isalpha())
+    program = relay.parse(f"""#[version = "0.0.5"]
+def @main{f"[{declared}]" if declared else ""}(%x: Tensor[({rows}, {columns}), float32], %of: Tensor[({rows}, 1), int32]) {{
+  negative(gather(nn.log_softmax(%x), %of, axis=1)) }}""")
+    rng = np.random.default_rng(0)
+    exe = relay.compile(program)
+    for count in (300, 17, 1) if rows == "n" else (300,):
+        x, of = rng.standard_normal((count, 10)).astype("float32"), rng.integers(-3, 14, (count, 1)).astype("int32")
+        np.testing.assert_allclose(
+            np.asarray(exe(x, of)), np.asarray(relay.evaluate(program, x, of)), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_a_choice_of_each_row_does_not_keep_rows_from_being_turned() -> None:
+    def build(m: Maker, x: Expr, of: Expr) -> Expr:
+        return m("gather", m("nn.log_softmax", x), of, axis=1)
+
+    made = make_plan(primitive([tensor((300, 10)), tensor((300, 1), "int64")], build), ZEN4)
+    assert len(turns(made)) == 1 or not WIDE

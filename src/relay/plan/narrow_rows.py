@@ -23,7 +23,7 @@ from relay.plan.graph import loads, tensor_key
 from relay.plan.reduction import initial
 from relay.plan.row_members import Emitter
 from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position, frame_of, lane_blocks
-from relay.te.scalar import Axis, Const, Reduce, Scalar, binary, compare, extent_of, minimum
+from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, compare, extent_of, minimum, walk
 from relay.te.tensor import Scan, Tensor, stage_bodies
 
 # Longer rows are not looked at (the second: where the steps of a scan wait for one another); so few elements apart, lanes are loaded and
@@ -239,19 +239,22 @@ def _row_of(
     indices, last = builder.indices, rows[-1]
     terms = [dim_mul(indices.poly(i), s) for i, s in zip(index, where.strides, strict=True)]
     whole = total_cost([where.offset, *terms])
-    width = indices.coefficient(whole, last)
+    # Which element of its row a lane reads may be what another operand says.
+    chosen = [any(isinstance(n, Load) for n in walk(i)) for i in index]
+    told = [term for term, picks in zip(terms, chosen, strict=True) if not picks]
+    width = indices.coefficient(total_cost([where.offset, *told]), last)
     if width is None or (isinstance(width, int) and not 0 <= width <= longest):
         return None
     if width in (0, 1):
-        return width, 0, ()
+        return None if any(chosen) else (width, 0, ())
     if not indices.within(whole, where.buffer.shape[0]):
         return None  # what a choice keeps from being read would be turned
     start: Dim = where.offset
     column: Dim = 0
     strides: list[int] = []
-    for term, stride in zip(terms, where.strides, strict=True):
+    for term, stride, picks in zip(terms, where.strides, chosen, strict=True):
         inside = isinstance(stride, int) and (stride < width if isinstance(width, int) else stride == 1)
-        if any(indices.coefficient(term, a) != 0 for a in (rows if inside else inner)):
+        if any(indices.coefficient(term, a) != 0 for a in (rows if inside else inner)) and not (picks and inside):
             return None
         strides.append(stride if inside and isinstance(stride, int) else 0)
         start, column = (start, dim_add(column, term)) if inside else (dim_add(start, term), column)
