@@ -202,3 +202,68 @@ def test_few_taps_are_summed_along_lines(length: Dim) -> None:
     plan = check(fn, *[{v: 70} for v in dim_vars(length)] or [{}])
     lines = [s.buffer.shape for s in statements(plan.kernel.body) if isinstance(s, Alloc) and "acc" in s.buffer.name]
     assert (4 * ZEN4.lanes(32),) in lines
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("kind", ["max", "avg"])
+@pytest.mark.parametrize(
+    "side, size, stride, padding", [(28, 3, 1, 1), (14, 3, 2, 1), (14, 2, 2, 0), (7, 5, 1, 2), (6, 2, 2, 0)]
+)
+def test_windows_of_single_channels(side: int, size: int, stride: int, padding: int, kind: str, known: bool) -> None:
+    """Lines of all lengths, also such as fill a part of a vector; a nan is the extreme of every window that has it."""
+    sizes, declared = ("2, 8", "") if known else ("n, c", "[n: Dim, c: Dim, h: Dim]")
+    lines = f"{side}, {side}" if known else "h, h"
+    window = f"pool_size=[{size}, {size}], strides=[{stride}, {stride}], padding=[{padding}, {padding}]"
+    program = relay.parse(f"""#[version = "0.0.5"]
+def @main{declared}(%x: Tensor[({sizes}, {lines}), float32]) {{ nn.{kind}_pool2d(%x, {window}) }}""")
+    x = np.random.default_rng(0).standard_normal((2, 8, side, side)).astype("float32")
+    x[0, 0, 3, 2], x[1, 2, 0, 0], x[1, 3, 5, 5] = np.nan, -np.inf, np.inf
+    wanted = np.asarray(relay.evaluate(program, x))
+    np.testing.assert_allclose(np.asarray(relay.compile(program)(x)), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_greatest_elements_of_windows_share_what_they_read() -> None:
+    plan = check(
+        primitive([tensor((8, 3, 28, 28))], lambda m, x: m("nn.max_pool2d", x, pool_size=[3, 3], padding=[1, 1]))
+    )
+    sums = [s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc) and s.buffer.name.startswith("acc")]
+    assert len(sums) >= 4 and {b.scope for b in sums} == {"register"}
+
+
+def test_a_line_that_fills_a_part_of_a_vector_is_kept_in_a_register() -> None:
+    """Its windows are shorter: one after the other nothing would go in vectors."""
+    plan = check(
+        primitive(
+            [tensor((8, 14, 14))],
+            lambda m, x: m("nn.max_pool2d", m("expand_dims", x, axis=0), pool_size=[2, 2], strides=[2, 2]),
+        )
+    )
+    (total,) = (s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc))
+    assert total.scope == "register" and total.shape == (7,)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    "call",
+    ["nn.avg_pool2d(%x, pool_size=[3, 3], padding=[1, 1])", "nn.relu(nn.bias_add(CONV, %b)) * %x", "CONV / sum(CONV)"],
+)
+def test_what_follows_sums_is_made_of_them_in_registers(call: str, known: bool) -> None:
+    """Unless others read the sums, too: then they are stored."""
+    image, declared = ("2, 4, 19, 28", "") if known else ("n, 4, h, w", "[n: Dim, h: Dim, w: Dim]")
+    text = call.replace("CONV", "nn.conv2d(%x, %k, groups=4, padding=[1, 1])")
+    program = relay.parse(f"""#[version = "0.0.5"]
+def @main{declared}(%x: Tensor[({image}), float32], %k: Tensor[(4, 1, 3, 3), float32], %b: Tensor[(4,), float32]) {{ {text} }}""")
+    rng, exe = np.random.default_rng(0), relay.compile(program)
+    for height, width in ((19, 28),) if known else ((19, 28), (3, 5), (17, 33), (1, 1)):
+        given = [rng.standard_normal(shape).astype("float32") for shape in ((2, 4, height, width), (4, 1, 3, 3), (4,))]
+        wanted = np.asarray(relay.evaluate(program, *given))
+        np.testing.assert_allclose(np.asarray(exe(*given)), wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_no_pass_follows_the_sums_of_windows() -> None:
+    def build(m: Maker, x: Expr, w: Expr, b: Expr) -> Expr:
+        return m("nn.relu", m("nn.bias_add", m("nn.conv2d", x, w, groups=3, padding=[1, 1]), b))
+
+    plan = check(primitive([tensor((2, 3, 16, 28)), tensor((3, 1, 3, 3)), tensor((3,))], build))
+    (result,) = plan.kernel.outputs
+    assert not any(isinstance(n, Load) and n.source is result for n in nodes(plan.kernel.body))

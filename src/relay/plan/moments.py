@@ -48,11 +48,18 @@ _SHARE, _SHORTEST = 16, 256
 
 
 def row_steps(emitter: Emitter, plans: Sequence[MemberPlan]) -> list[Stmt]:
-    """What a row goes through, with sums and squared distances of the same elements made in one pass."""
+    """What a row goes through, with sums and squared distances of the same elements made in one pass, and what follows sums of windows made
+    with them."""
     groups = emitter.groups(plans)
     out: list[Stmt] = []
     at = 0
     while at < len(groups):
+        if at + 1 < len(groups) and len(groups[at]) == len(groups[at + 1]) == 1:
+            both = emitter.with_epilogue(groups[at][0], groups[at + 1][0], [p for g in groups[at + 2 :] for p in g])
+            if both is not None:
+                out.append(both)
+                at += 2
+                continue
         found = moments(emitter, groups[at:])
         out.append(emitter.step(groups[at]) if found is None else _one_pass(emitter, found))
         at += 1 if found is None else len(found.plans)

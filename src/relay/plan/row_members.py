@@ -11,6 +11,7 @@ from relay.loop.ahead import where_far
 from relay.loop.ir import Branch, Buffer, For, LetScalar, LoopKind, Stmt, Store
 from relay.loop.running import running_step
 from relay.plan.build import Builder, Storage, allocate, hoisted, seq, serial, vectorized
+from relay.plan.epilogues import epilogue
 from relay.plan.expand import Env, is_dear
 from relay.plan.graph import loads
 from relay.plan.reduction import accumulator, combine, initial
@@ -104,11 +105,22 @@ class Emitter:
             return self._scan(plan, stage, lanes)
         if not plan.member.kept.is_reduction:
             return self._pointwise(plan, lanes)
-        if lanes is None and plan.inner and not self._reduce_contiguous(plan):
+        if lanes is None and self._is_across_lines(plan):
             return sums_across_lines(self, plan) or self._blocked(plan)
         if lanes is not None:
             return reductions_across_rows(self, plan, lanes) or serial(plan.inner, reduce_lanes(self, [plan], lanes))
         return sums_along_lines(self, plan) or serial(plan.inner, self._reduce_row(plan))
+
+    def with_epilogue(self, plan: MemberPlan, then: MemberPlan, later: Sequence[MemberPlan]) -> Stmt | None:
+        """A step of sums across lines with the step behind it; None where they are two."""
+        if not plan.member.kept.is_reduction or not self._is_across_lines(plan):
+            return None
+        made = epilogue(self, plan, then, later)
+        return None if made is None else sums_across_lines(self, plan, made)
+
+    def _is_across_lines(self, plan: MemberPlan) -> bool:
+        """Whether lanes of a reduction run along the innermost inner axis."""
+        return bool(plan.inner) and not self._reduce_contiguous(plan)
 
     # -- parts
 

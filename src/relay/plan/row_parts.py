@@ -67,9 +67,9 @@ class Reductions:
 class Lanes:
     """Vector lanes across an axis: ``variable`` runs over ``count`` (at most ``size``) elements. Where all that the nest reads has been
     brought into memory of its own, in which every lane of a vector may be read, they come by whole vectors of ``vector`` lanes. ``held``:
-    accumulators for all of them are in registers, and the lanes past the last are masked. There are a ``multiple`` of so many. ``row``:
-    the axis that they run across, and what others were in terms of it before it was bound to a lane; of ``size`` elements at most, they
-    are all of it."""
+    accumulators for all of them are in registers, and the lanes past the last, if there are such, are masked. There are a ``multiple`` of
+    so many. ``row``: the axis that they run across, and what others were in terms of it before it was bound to a lane; of ``size`` elements
+    at most, they are all of it."""
 
     variable: Axis
     count: Scalar
@@ -89,7 +89,7 @@ class Lanes:
 
     def loop(self, body: Stmt) -> Stmt:
         """The statement for every lane; for those behind the last one, too, where it touches nothing but such memory."""
-        if self.held:
+        if self.held and not (isinstance(self.count, Const) and self.count.value == self.size):
             return _loop_where(self.inside, vectorized(self.variable, Const(self.size, "int64"), body))
         if self.vector is None or _touches_others(body):
             return vectorized(self.variable, self.count, body)

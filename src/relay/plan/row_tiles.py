@@ -52,6 +52,7 @@ from relay.te.scalar import (
 )
 
 if TYPE_CHECKING:
+    from relay.plan.epilogues import Epilogue
     from relay.plan.row_members import Emitter
     from relay.plan.row_parts import MemberPlan
 
@@ -139,10 +140,11 @@ def _part_of_line(emitter: Emitter, plan: MemberPlan, value: Reduce, line: Axis,
     return length if whole and best is not None and read(best)[0] > SHARED * read(length)[0] else best
 
 
-def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
-    """The sums of a member with their lanes along the last of the inner axes, the line; None where these are other reductions, or a
-    line is less than half a vector, or not made of parts of some vectors, or of unknown length and sums are long."""
-    value = _one_reduction(emitter, plan, "sum")
+def sums_across_lines(emitter: Emitter, plan: MemberPlan, then: Epilogue | None = None) -> Stmt | None:
+    """The sums (or extremes) of a member with their lanes along the last of the inner axes, the line, and ``then`` what is made of each.
+    None where these are other reductions, or a line fills little of a vector, or is not made of parts of some vectors, or of unknown
+    length and sums are long."""
+    value = _one_reduction(emitter, plan, "sum", "max", "min")
     *others, line = plan.inner
     if value is None or not plan.reduced or line.extent == 0:
         return None
@@ -154,19 +156,19 @@ def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
         steps, tap = steps_and_tap(emitter, plan, value, others, 1, line)
         # Where masks have registers of their own they cost less than lines shorter than a vector would, which go one by one there.
         if steps and not emitter.short and not emitter.builder.target.mask_registers:
-            return _in_whole_blocks(emitter, plan, others, steps, lanes, tap, line)
+            return _in_whole_blocks(emitter, plan, others, steps, lanes, tap, line, then)
         if steps:
-            return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part], tap, line)
-        return _in_wide_blocks(emitter, plan, value, others, line, lanes)
+            return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part], tap, line, then=then)
+        return _in_wide_blocks(emitter, plan, value, others, line, lanes, then)
     most = min(_VECTORS * lanes, line.extent)
     size = max(n for n in range(1, most + 1) if line.extent % n == 0)
-    if 2 * size < (lanes if size == line.extent else _VECTORS * lanes):
+    if (4 * size < lanes) if size == line.extent else (size < 2 * lanes):
         return None
     part, lane = Axis(line.name, line.extent // size), Axis("lane", size)
     position = binary("add", binary("mul", _variable(part), size), lane)
     across = Lanes(lane, Const(size, "int64"), size)
     steps, tap = steps_and_tap(emitter, plan, value, others, -(-size // lanes), line)
-    return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part], tap, line)
+    return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part], tap, line, then=then)
 
 
 def _in_whole_blocks(
@@ -177,16 +179,17 @@ def _in_whole_blocks(
     size: int,
     tap: Axis | None,
     line: Axis,
+    then: Epilogue | None,
 ) -> Stmt:
     """The sums along a line of unknown length, of several lines at once, without masks and without sums that are left over: the last
     vector of a line, and the last lines, are those that end where line and lines do. Where there are fewer than that, line by line."""
     lane, left = Axis("lane", size), _unknown(steps)
     part, start, begin = overlapping(line, size)
     whole, place = Lanes(lane, Const(size, "int64"), size), {line: binary("add", start, lane)}
-    blocks = _in_blocks(emitter, plan, others, steps, whole, place, [part], tap, line, begin)
+    blocks = _in_blocks(emitter, plan, others, steps, whole, place, [part], tap, line, begin, then)
     across, part, position = held_lanes(line, size)
     alone = {a: n for a, n in steps.items() if a is not left}
-    few = _in_blocks(emitter, plan, others, alone, across, {line: position}, [part], tap, line)
+    few = _in_blocks(emitter, plan, others, alone, across, {line: position}, [part], tap, line, then=then)
     enough = [compare("ge", extent_of(line.extent), size)]
     if left is not None:
         enough.append(compare("ge", extent_of(left.extent), steps[left]))
@@ -194,7 +197,13 @@ def _in_whole_blocks(
 
 
 def _in_wide_blocks(
-    emitter: Emitter, plan: MemberPlan, value: Reduce, others: Sequence[Axis], line: Axis, lanes: int
+    emitter: Emitter,
+    plan: MemberPlan,
+    value: Reduce,
+    others: Sequence[Axis],
+    line: Axis,
+    lanes: int,
+    then: Epilogue | None,
 ) -> Stmt:
     """The sums along a line of unknown length: some vectors at once, which do not wait for each other, and what is left over one by one."""
     size = _VECTORS * lanes
@@ -209,14 +218,14 @@ def _in_wide_blocks(
         (1, across, binary("add", extent_of(first), behind), block),
     ):
         _, tap = steps_and_tap(emitter, plan, value, [], vectors, line)
-        bodies.append(_in_blocks(emitter, plan, others, {}, each, {line: at}, [loop], tap, line))
+        bodies.append(_in_blocks(emitter, plan, others, {}, each, {line: at}, [loop], tap, line, then=then))
     return seq(bodies)
 
 
 def rows_at_once(emitter: Emitter, plan: MemberPlan, rows: Sequence[Axis]) -> dict[Axis, int]:
     """For how many rows of one element each, along which axes, the sums of a member are best made at once, with lanes along the last axis:
     none where these are other reductions, or such sums have little in common."""
-    value = _one_reduction(emitter, plan, "sum")
+    value = _one_reduction(emitter, plan, "sum", "max", "min")
     *outer, line = rows
     known = [a for a in outer if isinstance(a.extent, int) and a.extent > 1][-MOST_AXES:]
     lanes = 0 if value is None else emitter.builder.lanes([accumulator(value)])
@@ -277,11 +286,13 @@ def _in_blocks(
     unrolled: Axis | None = None,
     line: Axis | None = None,
     begin: tuple[Axis, Scalar] | None = None,
+    then: Epilogue | None = None,
 ) -> Stmt:
     """The elements of a member, ``steps`` of them along each of the ``others`` of its inner axes at once, for each of some ``parts``; where
     ``fixed`` says where they are on the remaining axes. Lanes are along a ``line``, or across rows. What is left over of an axis of
     unknown length goes one by one; of a short one its last element is made several times. ``begin``: where a part begins, as is bound in
-    its loop; then there are as many elements as steps, too, and the last of them are made again in place of what is left over."""
+    its loop; then there are as many elements as steps, too, and the last of them are made again in place of what is left over. ``then``:
+    what is made of each."""
     last: dict[Axis, Scalar] = {}
 
     def blocks(
@@ -293,11 +304,11 @@ def _in_blocks(
         axes = [
             overlapped[a][0] if a in overlapped else Axis(a.name, ceil_div(a.extent, steps.get(a, 1))) for a in others
         ]
-        sums = _Sums(emitter, plan, lanes)
+        sums = _Sums(emitter, plan, lanes, then=then)
         ways = list(product(*(range(steps.get(a, 1)) for a in others)))
         order: list[tuple[int, int]] | None = None
         if line is not None:
-            value = _one_reduction(emitter, plan, "sum")
+            value = _one_reduction(emitter, plan, "sum", "max", "min")
             assert value is not None
             order = in_order(emitter, value, others, ways, unrolled, line)
         for at in ways:
@@ -348,7 +359,8 @@ def _one_reduction(emitter: Emitter, plan: MemberPlan, *kinds: ReduceKind) -> Re
 
 @record(slots=True, eq=False)
 class _Sums:
-    """Sums with a register for each of some lanes. Where lanes are ``added_up`` in the end, nothing may be in those past the last."""
+    """Sums with a register for each of some lanes. Where lanes are ``added_up`` in the end, nothing may be in those past the last.
+    ``then``: what is made of each."""
 
     emitter: Emitter
     plan: MemberPlan
@@ -359,6 +371,7 @@ class _Sums:
     updates: list[Stmt] = field(default_factory=list)
     ends: list[Stmt] = field(default_factory=list)
     place: Mapping[Axis, Scalar] = field(default_factory=dict)
+    then: Epilogue | None = None
 
     def add(self, place: Mapping[Axis, Scalar]) -> Buffer:
         """One more sum, for the element at a place; where it is summed."""
@@ -385,7 +398,9 @@ class _Sums:
         emitter, before = self.emitter, self.emitter.env
         for axis, at in self.place.items():
             emitter.bind(axis, at)
-        out = emitter.store(self.plan, 0, cast(value, self.plan.member.kept.dtypes[0]))
+        value = cast(value, self.plan.member.kept.dtypes[0])
+        then = self.then
+        out = emitter.store(self.plan, 0, value) if then is None else then.stored(emitter, self.place, value)
         emitter.env = before
         return out
 

@@ -51,6 +51,8 @@ from relay.te.tensor import Scan, stage_bodies
 _NEIGHBOURS = (1, -1)
 # Lanes are loaded about as fast as neighbours from places up to so many elements apart.
 _NEAR = 4
+# Of a vector lanes across rows fill such a part at least, where what is reduced would fill less.
+_PART_FILLED = 4
 # Rows that take their steps together, and the longest for which that is done.
 _ROWS_TOGETHER, _LONGEST_TOGETHER = 4, 256
 
@@ -338,7 +340,8 @@ def _across_rows(
         long = any(not isinstance(axis.extent, int) or axis.extent >= lanes for axis in going)
         down = len(going) == len(loops) and all(may_be_few(last.extent, axis.extent, dear) for axis in going)
         beside = all(lie_beside(indices, found.polys, last, axis) for axis in going)
-        if not (long and beside) or (_is_near(last.extent) and not down):
+        filled = last.extent * _PART_FILLED >= lanes and all(_is_shorter(axis.extent, last.extent) for axis in sums)
+        if not (filled and sums) and (not (long and beside) or (_is_near(last.extent) and not down)):
             return False
     votes, undecided, across = 0, True, False
     # Windows beside each other, as long as they are apart: across where they turn out to be short.
@@ -378,6 +381,11 @@ def _across_rows(
     if windows and votes <= 0 < votes + 2 * len(windows):
         return conjunction(compare("le", extent_of(size), _NEAR) for size in dict.fromkeys(windows))
     return votes > 0 or (undecided and across)
+
+
+def _is_shorter(extent: Dim, other: int) -> bool:
+    """Whether an axis is known to be shorter than another one."""
+    return isinstance(extent, int) and extent < other
 
 
 def _is_near(step: Dim | None) -> bool:

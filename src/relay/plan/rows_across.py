@@ -10,11 +10,12 @@ from relay.ir.dim import Dim, dim_mul
 from relay.loop.ir import WORKERS, Between, Branch, Buffer, For, Stmt, between
 from relay.plan.build import Builder, allocate, bound, ceiling, seq
 from relay.plan.lane_shares import SharedLanes
+from relay.plan.narrow_columns import may_be_few
 from relay.plan.narrow_rows import NarrowRows
 from relay.plan.parallel import PARALLEL_COST, parallel_rows
 from relay.plan.row_lanes import members_across
 from relay.plan.row_members import Emitter
-from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan
+from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position
 from relay.plan.row_temporaries import widened
 from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, maximum, minimum
 from relay.te.tensor import Scan
@@ -23,6 +24,8 @@ from relay.te.tensor import Scan
 _COLUMNS, _SHARED_VECTORS = 1024, 64
 # Numbers of a column, of which the first-level cache holds a block's.
 _NUMBERS = 6
+# Of all registers so many parts hold what is kept of lanes.
+_PART_HELD = 4
 
 
 def across(
@@ -64,10 +67,24 @@ def _in_blocks(
     than a vector has lanes."""
     builder, last = emitter.builder, rows[-1]
     shared = SharedLanes.of(rows, most, emitter.lanes(plans), work)
-    lanes = replace(shared.lanes, row=(last, dict(emitter.env)) if few else None)
-    wide = widened(builder, plans, temps, lanes.variable, lanes.size, room=lanes.room)
+    in_registers = _are_few_vectors(emitter, plans, shared)
+    row = (last, dict(emitter.env)) if few and not in_registers else None
+    lanes = replace(shared.lanes, row=row, held=in_registers)
+    wide = widened(builder, plans, temps, lanes.variable, lanes.size, held=in_registers, room=lanes.room)
     emitter.bind(last, binary("add", shared.start, lanes.variable))
     return shared.loop(builder, allocate(wide, seq(members_across(emitter, plans, lanes))))
+
+
+def _are_few_vectors(emitter: Emitter, plans: Sequence[MemberPlan], shared: SharedLanes) -> bool:
+    """Whether registers hold what is kept of all lanes, a row of known length. So many steps that several are taken beside each other
+    have memory for that."""
+    if shared.blocks:
+        return False
+    beside = (p for p in plans if not finds_position(p))
+    if any(may_be_few(shared.lanes.size, a.extent, dear=True) for p in beside for a in (p.reduced or p.inner)[-1:]):
+        return False
+    vectors = -(-shared.lanes.size // emitter.lanes(plans))
+    return vectors * len(plans) <= emitter.builder.target.vector_registers // _PART_HELD
 
 
 def held(
