@@ -66,3 +66,26 @@ def test_tiles_whose_columns_are_runs(many: int, run: int, dtype: str) -> None:
     whole = run % 4 == 0 and many * run * (1 if dtype == "float32" else 2) % 16 == 0
     if plan.variant == "matrix" and whole and target.masked:
         assert "masked.scatter" not in emit(plan.kernel, target)
+
+
+@relay.operator("test.taken_apart")
+def taken_apart(x: te.Tensor, *, by: int, step: int, more: int) -> te.Tensor:
+    """``(step * j + more) // by`` and the remainder of that, for each element j of a line."""
+    rows, line = x.shape
+
+    def part(j: te.Scalar, k: te.Scalar) -> te.Scalar:
+        at = j * step + more
+        return te.cast(te.select(k.equal(0), at // by, at % by), x.dtype)
+
+    return te.compute((2, rows, line), lambda k, i, j: x[i, j] + part(j, k))
+
+
+@pytest.mark.parametrize("by", [3, 7, 16, 112, 32749, 32771])
+@pytest.mark.parametrize("step, more", [(1, 0), (1, -50), (5, 2), (-3, 4), (900, -1)])
+def test_ramps_are_divided_as_numbers_are(by: int, step: int, more: int) -> None:
+    program = relay.parse(f"""#[version = "0.0.5"]
+def @main[n: Dim, m: Dim](%x: Tensor[(n, m), float32]) {{ test.taken_apart(%x, by={by}, step={step}, more={more}) }}""")
+    exe = relay.compile(program)
+    for shape in ((2, 100), (3, 17), (1, 5)):
+        x = np.random.default_rng(0).integers(-9, 9, shape).astype("float32")
+        np.testing.assert_array_equal(np.asarray(exe(x)), np.asarray(relay.evaluate(program, x)))

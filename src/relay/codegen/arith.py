@@ -10,7 +10,8 @@ from __future__ import annotations
 from math import gcd, nan
 
 from relay.codegen.builder import Builder, float_literal, mangled, vec
-from relay.codegen.runs import beyond_first, combined
+from relay.codegen.ramps import divided
+from relay.codegen.runs import combined
 from relay.codegen.values import Value, is_signed, register_type
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.target import Target
@@ -104,9 +105,10 @@ class Arithmetic:
                 return known
         lanes, (x, y) = self.together(a, b)
         type_ = vec(register_type(dtype), lanes)
-        on_grid = a.is_ramp and isinstance(b.const, int) and b.const > 1 and a.multiple % b.const == 0
-        if on_grid and op in ("floordiv", "mod"):
-            return self._on_grid(op, a, b, type_)
+        if op in ("floordiv", "mod") and a.is_ramp and isinstance(b.const, int) and b.const > 1:
+            quotients = divided(self, op, a, base_of(a), b.const)
+            if quotients is not None:
+                return quotients
         if is_float(dtype):
             if op in ("min", "max") and a.const is None and b.const is None:
                 return self._either_nan(a, self.extreme(op, a, b))
@@ -183,16 +185,6 @@ class Arithmetic:
                     return self.binary("mod", base_a, b)
                 return with_stride(self.binary("floordiv", base_a, b), a.stride // divisor, lanes)
         return None
-
-    def _on_grid(self, op: BinaryOp, a: Value, b: Value, type_: str) -> Value:
-        """The quotients or remainders of a ramp whose base the divisor divides: numbers, beyond what all lanes have in common."""
-        runs, text = combined(op, a, b, a.lanes), beyond_first(op, a, b)
-        if op == "floordiv":
-            first = self.binary("floordiv", base_of(a), b)
-            text = self.b.emit(f"add {type_} {self.splat('i64', first.text, a.lanes)}, {text}")
-        return Value(
-            text, "int64", a.lanes, multiple=runs.multiple, nonneg=a.nonneg, run=runs.length, rise=runs.rise, placed=a.is_placed,
-        )  # fmt: skip
 
     def _float(self, op: BinaryOp, x: str, y: str, type_: str, dtype: str, lanes: int) -> str:
         emit = self.b.emit

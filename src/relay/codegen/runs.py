@@ -50,12 +50,3 @@ def combined(op: BinaryOp, a: Value, b: Value, lanes: int) -> Runs:
             return Runs(length, 0, first * second)
         case _:
             return Runs(1, 0, 1)
-
-
-def beyond_first(op: BinaryOp, ramp: Value, divisor: Value) -> str:
-    """By how much quotients or remainders of a ramp, the base of which the divisor divides, are beyond those of the base: numbers."""
-    by = divisor.const
-    assert isinstance(by, int)
-    places = [n * ramp.stride for n in range(ramp.lanes)]
-    numbers = [at % by if op == "mod" else at // by for at in places]
-    return f"<{', '.join(f'i64 {n}' for n in numbers)}>"
