@@ -8,8 +8,9 @@ import pytest
 import relay
 from relay.codegen.llvm import emit
 from relay.codegen.target import parse_target
+from relay.ir.expr import Expr
 from relay.plan import make_plan
-from tests.plan.harness import primitive, tensor
+from tests.plan.harness import Maker, primitive, tensor
 
 ZEN4 = parse_target("-mcpu=znver4")
 
@@ -38,3 +39,22 @@ def test_a_machine_that_rounds_to_bfloat16_does_so() -> None:
     assert "cvtneps2bf16" in emit(make_plan(fn, ZEN4).kernel, ZEN4)
     other = parse_target("-mcpu=znver4 -mattr=-avx512bf16")
     assert "cvtneps2bf16" not in emit(make_plan(fn, other).kernel, other)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "int32"])
+@pytest.mark.parametrize("by", [255.0, 3.0, -7.1, 127.5, 0.1, 65535.0, 4.0, 1e30])
+def test_small_whole_numbers_are_divided_as_floats_are(by: float, dtype: str) -> None:
+    limits = np.iinfo(dtype if dtype != "int32" else "int16")
+    x = np.arange(limits.min, limits.max + 1).astype(dtype)
+    program = relay.parse(f"""#[version = "0.0.5"]
+def @main[n: Dim](%x: Tensor[(n,), {dtype}]) {{ cast(%x, dtype="float32") / const({by}, float32) }}""")
+    found = np.asarray(relay.compile(program)(x))
+    np.testing.assert_array_equal(found.view("uint32"), (x.astype("float32") / np.float32(by)).view("uint32"))
+
+
+def test_pixels_are_multiplied_by_an_inverse() -> None:
+    def build(m: Maker, x: Expr) -> Expr:
+        return m("divide", m("cast", x, dtype="float32"), m.constant(255.0))
+
+    text = emit(make_plan(primitive([tensor((4096,), "uint8")], build), ZEN4).kernel, ZEN4)
+    assert "fdiv" not in text and "llvm.fma" in text

@@ -17,6 +17,7 @@ from relay.codegen.frame import Frame
 from relay.codegen.memory import Place
 from relay.codegen.pairs import DOT, LANES, PairStep, pair_step
 from relay.codegen.values import Value, register_type
+from relay.codegen.whole_quotients import whole_quotient
 from relay.codegen.windows import looked_up, looks_up, span
 from relay.ir.dim import known_equal
 from relay.ir.types import is_float
@@ -171,7 +172,8 @@ class Expressions:
                 a, b = self._get(node.a), self._get(node.b)
                 if node.op in FLOAT_FUNCTIONS and is_float(node.dtype):
                     return f.math.binary(node.op, a, b)
-                return f.arith.binary(node.op, a, b)
+                quotient = whole_quotient(f.arith, node, a)
+                return f.arith.binary(node.op, a, b) if quotient is None else quotient
             case Compare():
                 return f.arith.compare(node.op, self._rounded(node.a), self._rounded(node.b))
             case Cast():
