@@ -35,6 +35,8 @@ class Conversions:
     def __init__(self, arithmetic: Arithmetic) -> None:
         self.a = arithmetic
         self.b = arithmetic.b
+        # Of what was rounded, by its text, the form in memory.
+        self._rounded: dict[str, str] = {}
         self.native_half = not is_x86(arithmetic.target) or has(arithmetic.target, "f16c")
 
     def bits(self, value: Value, dtype: str) -> Value:
@@ -92,7 +94,9 @@ class Conversions:
 
     def rounded(self, value: Value) -> Value:
         """A narrow float as it would come back from memory."""
-        text = self.from_memory(self.to_memory(value.text, value.dtype, value.lanes), value.dtype, value.lanes)
+        memory = self.to_memory(value.text, value.dtype, value.lanes)
+        text = self.from_memory(memory, value.dtype, value.lanes)
+        self._rounded[text] = memory
         return Value(text, value.dtype, value.lanes)
 
     def _to_integers(self, text: str, element: str, dtype: str, lanes: int) -> str:
@@ -142,6 +146,8 @@ class Conversions:
     def to_memory(self, text: str, dtype: str, lanes: int) -> str:
         """The memory form of register elements (not of sub-byte ones)."""
         emit = self.b.emit
+        if dtype in NARROW and text in self._rounded:
+            return self._rounded[text]
         if dtype == "bool":
             return emit(f"zext {vec('i1', lanes)} {text} to {vec('i8', lanes)}")
         if dtype == "bfloat16":
