@@ -61,7 +61,7 @@ class Costs:
 
 
 # On a Zen 4 with AVX-512: pools and convolutions of single channels, 7 to 112 wide, strides of 1 and 2.
-_WIDE = Costs(16, (0.1, 0.4), (0.1, 1.2), (0.15, 0.35), (0.4, 0.6), moved=1.55)
+_WIDE = Costs(16, (0.1, 0.4), (0.1, 0.45), (0.15, 0.35), (0.4, 0.6), moved=1.55)
 # On a Zen 3 with AVX2: such of 14 to 28, by themselves, what is moved with them.
 _NARROW = Costs(8, (0.2, 0.6), (1.9, 0.5), (0.15, 0.22), (1.0, 0.45), moved=3.7)
 _FAR = 1 << 20
