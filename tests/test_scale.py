@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 import relay
@@ -21,6 +23,19 @@ def _chain(form: str) -> str:
     lines = ["let %v0 = %x * 1f;"]
     lines += [f"let %v{k} = {'-' if k % 2 else ''}%v{k - 1}{'' if k % 2 else ' + 1f'};" for k in range(1, NODES)]
     return head + "\n".join(lines) + f"\n%v{NODES - 1}\n}}"
+
+
+def test_many_branches_inside_each_other() -> None:
+    """Each pass looks at each of them a few times, and not once more for every branch around it (a minute for these)."""
+    depth = 3000
+    module = relay.parse(
+        f"""#[version = "0.0.5"]
+def @main(%x: float32) -> float32 {{ {"if (%x < 1f) { 2f } else " * depth} {{ if (%x < 3f) {{ 4f }} else {{ 5f }} }} }}"""
+    )
+    start = time.process_time()
+    exe = relay.compile(module, cache=False)
+    assert time.process_time() - start < 40
+    assert [float(exe(x)) for x in (0, 2, 3)] == [2, 4, 5]
 
 
 def test_a_long_chain() -> None:

@@ -103,6 +103,8 @@ class _Finder:
 
     def parts(self, result: Expr) -> list[_Part]:
         """The parts, in order."""
+        if len({as_var(_rows(_updates(b.value)) or 0) for b in self.bindings if _updates(b.value) is not None}) < 2:
+            return []  # without a look at what each binding reads: blocks inside of blocks would be read once for each around them
         uses = DimUses()
         updates: dict[DimVar, int] = {}  # where the last state is updated by so many rows
         for n, b in enumerate(self.bindings):
