@@ -113,6 +113,14 @@ def test_expression(text: str, line: int, column: int, says: str) -> None:
             "damaged",
         ),
         (HEADER + 'def @f() { meta[relay.Constant][0] }\n#[metadata]\n{"relay.Constant": 3}', "must be an object"),
+        (HEADER + "def @f() { meta[relay.Constant][0] }\n#[metadata]\n" + "[" * 100_000, "nested too deeply"),
+        (
+            HEADER
+            + 'def @f() { meta[relay.Constant][0] }\n#[metadata]\n{"relay.Constant": [{"dtype": "int8", "shape": [Infinity]}]}',
+            "constant 0 in the metadata is damaged",
+        ),
+        (HEADER + "def @f[n: Dim, n: Dim](%x: Tensor[(n,), int8]) { 1 }", "types or sizes have the same name"),
+        (HEADER + "type L[A, A] { X(A) }", "two parameters of type L have the same name"),
     ],
 )
 def test_module(text: str, says: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import ml_dtypes
@@ -66,6 +67,15 @@ def test_damaged_files(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(FileError, match="cannot read"):
             TensorFile(path)
+    entry = {
+        "dtype": "F32",
+        "shape": [0, 1 << 62, 1 << 62],
+        "data_offsets": [0, 0],
+    }  # as many elements as there are: none
+    header = json.dumps({"a": entry}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(FileError, match="cannot read"):
+        TensorFile(path).tensor("a")
     with pytest.raises(FileError, match="missing"):
         TensorFile(tmp_path / "none.safetensors")
 

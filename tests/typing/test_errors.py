@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+import relay
 from relay.ir.diagnostics import OperatorError, RelayError, ShapeError, TypeError_
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Call, Function, GlobalVar, OpRef, Var
@@ -247,6 +248,22 @@ def test_bounds_of_dims_hold_at_calls() -> None:
     main = Function((y,), Call(GlobalVar("f"), (y,)))
     with pytest.raises(ShapeError, match="n is 9 but must be at least 1 and at most 8"):
         infer(Module({"f": f, "main": main}))
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ("?n", "n"),
+        ("_", "_"),
+        ("(?n, ?n)", "n"),
+        ("Tensor[(?n,), int8]", "n"),
+        ("Tensor[(3,), ?b]", "b"),
+        ("fn(_) -> int8", "_"),
+    ],
+)
+def test_fields_are_of_types_that_their_definition_declares(field: str, name: str) -> None:
+    with pytest.raises(TypeError_, match=f"a field of B is .* A declares no {name}"):
+        relay.infer_type(relay.parse(f'#[version = "0.0.5"]\ntype A {{ B({field}) }}\ndef @main(%x: A) {{ %x }}'))
 
 
 def test_entry_types_are_counted() -> None:

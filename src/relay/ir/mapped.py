@@ -66,7 +66,12 @@ class TensorFile:
         begin, end = entry["data_offsets"]
         dtype = np.dtype(name)
         whole = np.frombuffer(self._map, dtype, (end - begin) // dtype.itemsize, self._start + begin)
-        made: npt.NDArray[np.generic] = whole.reshape(entry["shape"])
+        try:
+            made: npt.NDArray[np.generic] = whole.reshape(entry["shape"])
+        except ValueError as error:  # no elements, and axes beside that whose product NumPy does not hold
+            raise FileError(
+                f"cannot read tensor {key!r} of {self.path}: its shape is {entry['shape']}: {error}"
+            ) from error
         return made if made.flags.aligned else made.copy()
 
 

@@ -44,6 +44,8 @@ class ConstantTable:
                 root = json.loads(section)
             except ValueError as error:
                 raise SyntaxError_(f"the #[metadata] section is not JSON: {error}") from error
+            except RecursionError as error:
+                raise SyntaxError_("the #[metadata] section is nested too deeply") from error
             self._entries = (
                 _released_entries(root) if isinstance(root, dict) and "nodes" in root else _own_entries(root)
             )
@@ -83,7 +85,7 @@ class ConstantTable:
             entry = self._entries[index]
             try:
                 made = entry if isinstance(entry, Constant) else self._decode(entry)
-            except (KeyError, TypeError, ValueError, struct.error) as error:
+            except (KeyError, TypeError, ValueError, OverflowError, struct.error) as error:
                 raise RelayError(f"constant {index} in the metadata is damaged: {error!r}") from error
             self._made[index] = made
         return made
@@ -162,7 +164,7 @@ def _released_entries(root: dict[str, Any]) -> list[Any]:
             make_constant(_released_array(base64.b64decode(arrays[int(nodes[n]["attrs"]["data"])])))
             for n in nodes[int(where[KEY])]["data"]
         ]
-    except (KeyError, IndexError, TypeError, ValueError, struct.error) as error:
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError, struct.error) as error:
         raise SyntaxError_(f"the #[metadata] section is damaged: {error!r}") from error
 
 

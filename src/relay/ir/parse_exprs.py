@@ -99,6 +99,8 @@ class ExprActions(LiteralActions):
         variables = tuple(p for p in params if not isinstance(p, Named))
         if len({v.name for v in variables}) != len(variables):
             raise self.error("two parameters have the same name", token)
+        if len({p.name for p in type_params}) != len(type_params):
+            raise self.error("two parameters for types or sizes have the same name", token)
         self.leave(height)
         return Function(
             variables, body, result, tuple(type_params), self.attributes([p for p in params if isinstance(p, Named)]),

@@ -286,5 +286,7 @@ class _Parser(ExprActions):
     def define_type(self, token: int, definition: TypeDef, height: int) -> None:
         if definition.name in self.types:
             raise self.error(f"type {definition.name} is defined twice", token)
+        if len({p.name for p in definition.params}) != len(definition.params):
+            raise self.error(f"two parameters of type {definition.name} have the same name", token)
         self.leave(height)
         self.types[definition.name] = definition

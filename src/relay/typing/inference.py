@@ -29,7 +29,7 @@ from relay.typing.exhaustive import check_match
 from relay.typing.kinds import KindChecker, variances
 from relay.typing.relations import located, solved_signature
 from relay.typing.solver import Solver
-from relay.typing.substitution import variables
+from relay.typing.substitution import free_variables, variables
 from relay.typing.text import type_text
 
 EntryTypes = Mapping[str, Sequence[Type]]
@@ -87,6 +87,12 @@ def _check_types(module: Module) -> None:
             owner[c.name] = name
             for f in c.fields:
                 kinds.check(f, None)
+                loose = [v for v in free_variables(f) if v not in d.params]
+                if loose:
+                    raise TypeError_(
+                        f"a field of {c.name} is {type_text(f)}, but {name} declares no {loose[0].name}",
+                        hint=f"type {name}[...] declares types; a size that any value may have is written ?",
+                    )
 
 
 def _finish(state: Inference) -> Annotator:
