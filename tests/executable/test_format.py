@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import relay
 from relay import _runtime
 from relay.executable import (
     Assembler,
@@ -145,6 +146,17 @@ def test_other_machines_and_missing_features_are_named() -> None:
     features = (*_runtime.cpu_features()[:2], "-avx10.9", "+quantum", "telepathy")
     with pytest.raises(IncompatibleError, match="does not have: quantum, telepathy;"):
         Executable.from_bytes(image(plain, messages=("",), features=features).to_bytes())
+
+
+@pytest.mark.parametrize(
+    "info", ["", "{}", "[", "[" * 100_000, "3", '{"params": 3, "result": {}, "adts": {}, "bounds": {}}']
+)
+def test_a_description_of_entries_that_cannot_be_read(info: str) -> None:
+    asm = Assembler("f", 1)
+    asm.emit("Ret", 0)
+    image_of = ExecutableImage((asm.finish(),), (EntryPoint("main", 0, info, (None,)),)).to_bytes()
+    with pytest.raises(FileError, match=r"says of its entries cannot be read.*\n.*compile the program again"):
+        relay.Executable.from_bytes(image_of, None)
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from relay.executable.errors import ArgumentError
 from relay.executable.runtime import _runtime
 from relay.executable.values import Signature
-from relay.ir.diagnostics import ExecutionError, RelayError, ShapeError
+from relay.ir.diagnostics import ExecutionError, FileError, RelayError, ShapeError
 from relay.ir.files import file_path, write_whole
 
 
@@ -100,10 +100,15 @@ class Executable:
     def __init__(self, program: _runtime.Executable, threads: int | None, from_cache: bool = False) -> None:
         self._program = program
         self._threads = threads or 0
-        infos = {name: json.loads(program.entry_info(name)) for name in program.entries}
-        self._batches = {name: Batch(**info["requests"]) for name, info in infos.items() if "requests" in info}
-        inner = {batch.entry for batch in self._batches.values()}
-        self._signatures = {name: Signature(name, info) for name, info in infos.items() if name not in inner}
+        try:
+            infos = {name: json.loads(program.entry_info(name)) for name in program.entries}
+            self._batches = {name: Batch(**info["requests"]) for name, info in infos.items() if "requests" in info}
+            inner = {batch.entry for batch in self._batches.values()}
+            self._signatures = {name: Signature(name, info) for name, info in infos.items() if name not in inner}
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise FileError(
+                f"what the executable says of its entries cannot be read: {error!r}", hint="compile the program again"
+            ) from error
         # Of entries whose values need no conversion here: whether the result is a tuple.
         self._plain = {name: s.tuples for name, s in self._signatures.items() if s.plain}
         self.from_cache = from_cache
