@@ -288,6 +288,26 @@ def test_a_size_divided_by_zero_is_an_error() -> None:
             run(np.ones(3, np.float32), np.ones(0, np.float32))
 
 
+def test_a_size_that_int64_does_not_hold_is_an_error_as_a_value() -> None:
+    module = relay.parse(HEADER + "def @main[n: Dim](%x: Tensor[(n,), int8]) { Dim[n*n*n*n*n*n] }")
+    for run in (relay.compile(module), relay.compile(module, executor="aot"), lambda x: relay.evaluate(module, x)):
+        assert int(np.asarray(run(np.zeros(1000, np.int8)))) == 10**18
+        with pytest.raises(relay.RelayError, match="a size is more than int64 holds"):
+            run(np.zeros(5000, np.int8))
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**70), 10**400])
+def test_integers_that_no_integer_type_holds_are_floating_point_numbers_where_those_do(number: int) -> None:
+    for dtype, fits in (("float32", abs(number) < 2**127), ("float64", abs(number) < 2**1000), ("int64", False)):
+        module = relay.parse(HEADER + f"def @main(%x: {dtype}) {{ %x }}")
+        for run in (relay.compile(module), lambda x, m=module: relay.evaluate(m, x)):
+            if fits:
+                assert float(np.asarray(run(number))) == float(np.asarray(number, dtype))
+            else:
+                with pytest.raises(relay.RelayError):
+                    run(number)
+
+
 def test_attributes_given_by_place_are_an_error_that_says_their_names() -> None:
     with pytest.raises(relay.RelayError, match=r"attributes are given by name: start=, stop=, step=, dtype="):
         relay.parse(HEADER + "def @main() { arange(0, 8, 1) }")

@@ -35,6 +35,8 @@ def placed(entry: str, names: Sequence[str], args: Sequence[object], named: Mapp
 def adopted(array: Array, dtype: str) -> Array | None:
     """What NumPy makes of plain Python numbers in another dtype, where that can hold them; None where it is of another kind. Raises
     OverflowError where one does not fit."""
+    if array.dtype == object and is_float(dtype) and all(isinstance(n, int) for n in array.flat):
+        array = array.astype(np.float64)  # integers of Python that no integer of NumPy holds
     kind = array.dtype.kind
     if not ((kind in "fiu" and is_float(dtype)) or (kind in "iu" and dtype != "bool")):
         return None

@@ -19,6 +19,7 @@ import numpy as np
 from relay.ir.dim import Dim, DimVar, dim_evaluate
 from relay.ir.dtypes import numpy_dtype
 from relay.te import numeric
+from relay.te.errors import DefinitionError
 from relay.te.grid import Affine, Grid, fits, gather, inside, matrix_product, pieces, strided
 from relay.te.index import Indices
 from relay.te.numeric import Array
@@ -208,7 +209,7 @@ class _Evaluator:
             case Const():
                 return numeric.literal(node.value, node.dtype).reshape(ones)
             case Size():
-                return np.array(dim_evaluate(node.dim, self.dims), np.int64).reshape(ones)
+                return np.array(_size(dim_evaluate(node.dim, self.dims)), np.int64).reshape(ones)
             case Axis():
                 p = grid.position[node]
                 return np.arange(grid.starts[p], grid.starts[p] + grid.lengths[p], dtype=np.int64).reshape(
@@ -348,6 +349,13 @@ class _Evaluator:
             return self._checked(update, Grid(stage.axes, ranges, self.dims), {id(stage.state): state})
 
         return step
+
+
+def _size(value: int) -> int:
+    """A size as an element. Raises DefinitionError for one that int64 does not hold."""
+    if not -(2**63) <= value < 2**63:
+        raise DefinitionError(f"a size is more than int64 holds: {value}")
+    return value
 
 
 def _factors(node: Reduce) -> list[Scalar]:
