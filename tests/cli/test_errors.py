@@ -140,6 +140,13 @@ def test_numbers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert "127" in run("run", path, "-i", "x=[127, True]").stdout
 
 
+def test_a_message_shows_the_beginning_of_a_long_text(tmp_path: Path) -> None:
+    path = tmp_path / "m.relay"
+    path.write_text(HEADER + "def @main(%x: int64) -> int64 { %x }")
+    done = run("run", path, "-i", "x=" + "[" * 50_000)
+    assert done.returncode == 2 and "cannot read a value of %x from '[[[" in done.stderr and len(done.stderr) < 500
+
+
 def test_infinities_and_nan_are_numbers(tmp_path: Path) -> None:
     path = tmp_path / "m.relay"
     for dtype in ("float16", "bfloat16", "float32", "float64"):
@@ -349,6 +356,29 @@ cli.main()
     assert ("Traceback" in done.stderr) == (code == 1) and (done.stderr == "interrupted\n") == (code == 130), (
         done.stderr
     )
+
+
+@pytest.mark.parametrize(("raised", "code"), [("KeyboardInterrupt", 130), ("SystemExit(143)", 143)])
+def test_a_signal_that_comes_in_a_callback_is_not_lost(raised: str, code: int) -> None:
+    """Python prints and forgets what is raised there."""
+    program = f"""
+import time, weakref
+import relay.cli.main as cli
+def gone(_):
+    raise {raised}
+class Thing:
+    pass
+def command(arguments):
+    thing = Thing()
+    seen = weakref.ref(thing, gone)
+    del thing
+    for _ in range(3000):
+        time.sleep(0.01)
+cli.command = command
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code and done.stderr == ("interrupted\n" if code == 130 else ""), done.stderr
 
 
 def _listen() -> None:

@@ -9,6 +9,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from types import FrameType
 
@@ -27,6 +28,7 @@ VERBS = {
     "opt": ("verbs", "apply passes to a program and print it"),
     "inspect": ("verbs", "show what the compiler makes of a program"),
 }
+_AGAIN = 0.01  # seconds until a signal comes again that came where nothing can be raised
 _ABOUT = "Relay: compile, run and look into programs that are neural networks."
 
 
@@ -35,6 +37,7 @@ def main() -> None:
     _open_streams()
     try:
         started()
+        sys.unraisablehook = _unraisable
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, _terminated)
         try:
@@ -100,6 +103,18 @@ def _discard_output() -> None:
 def _terminated(_number: int, _frame: FrameType | None) -> None:
     """Ends like Ctrl-C: what was begun is taken back."""
     sys.exit(128 + signal.SIGTERM)
+
+
+def _unraisable(what: sys.UnraisableHookArgs) -> None:
+    """Python prints and forgets what is raised in a finaliser or in the callback of a weak reference. A signal that came there comes again
+    when that is over."""
+    number = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}.get(what.exc_type)
+    if number is None:
+        sys.__unraisablehook__(what)
+        return
+    again = threading.Timer(_AGAIN, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
 
 
 def _stop(code: int, message: str) -> None:

@@ -27,6 +27,8 @@ from relay.ir.value import AdtValue, list_value
 Array = npt.NDArray[Any]
 RANDOM_SIZE = 16  # a dimension that nobody fixes
 RANDOM = "random"
+# What a message shows of a text.
+_LONGEST = 100
 # How far below a type its least value is looked for.
 _DEEPEST = 8
 _FORMS = "give a number, a nested list, a .npy file, or random; of a data type Constructor(...), of a List [...], of a tuple (...)"
@@ -211,7 +213,8 @@ def holds_data(spec: Spec) -> bool:
 
 
 def _unreadable(name: str, text: str) -> RelayError:
-    return RelayError(f"cannot read a value of %{name} from {text!r}", hint=_FORMS)
+    shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return RelayError(f"cannot read a value of %{name} from {shown!r}", hint=_FORMS)
 
 
 def _refused(name: str) -> TypeError_:
