@@ -30,6 +30,9 @@ CASES = {
     "memory": Case(lambda n, f: [f(n, 32), f(20, 32) * 0.3, f(20, 32) * 0.3, f(64, 20)]),
     "known_words": Case(lambda n, f: [letters(n), f(1, 64), f(1000, 64) * 0.3, f(64, 64) * 0.1]),
     "looks_back": Case(lambda n, f: [f(n, 64), f(1, 64), *(f(64, 64) * 0.1 for _ in range(3))]),
+    "words_to_come": Case(
+        lambda n, f: [letters(n, 1000), f(1, 128), f(1000, 128) * 0.3, f(128, 128) * 0.1, f(1000, 128) * 0.1]
+    ),
     "centres": Case(lambda n, f: [f(16 * n, 16), f(10, 16)]),
     "transport": Case(lambda n, f: [abs(f(n, n + 3)), number(1e-3)], by_jax=False),
     "flow": Case(lambda n, f: [f(1, 64), f(128, 64) * 0.2, f(64, 128) * 0.2, number(1e-3)], by_jax=False),
@@ -92,6 +95,13 @@ def in_jax() -> dict[str, Callable[..., Any]]:
         states = jnp.zeros((len(xs) + 1, 64)).at[0].set(first[0])
         return scan(one, (states, first), (jnp.arange(len(xs)), xs))[0][0]
 
+    def words_to_come(words: Any, start: Any, table: Any, u: Any, out: Any) -> Any:
+        def one(state: Any, pair: Any) -> Any:
+            h = jnp.tanh(table[pair[0]] + state[0] @ u.T)
+            return (h, state[1] - jax.nn.log_softmax(h @ out.T)[0, pair[1]]), None
+
+        return scan(one, (start, 0.0), (words[:-1], words[1:]))[0][1]
+
     def centres(x: Any, first: Any) -> Any:
         def one(c: Any, _: Any) -> Any:
             mine = jax.nn.one_hot(((c * c).sum(1) - 2 * x @ c.T).argmin(1), 10)
@@ -141,7 +151,19 @@ def in_jax() -> dict[str, Callable[..., Any]]:
         done = loop(lambda s: (s[3] > 1e-8) & (s[4] < 100), one, (jnp.zeros_like(b), b, b, b @ b, 0))
         return done[0], done[4]
 
-    found = (selective_scan, retention, all_paths, memory, known_words, looks_back, centres, transport, flow, solve)
+    found = (
+        selective_scan,
+        retention,
+        all_paths,
+        memory,
+        known_words,
+        looks_back,
+        words_to_come,
+        centres,
+        transport,
+        flow,
+        solve,
+    )
     return {f.__name__: f for f in found}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,15 @@ def memory(xs: Array, key: Array, erase: Array, first: Array) -> Array:
     return np.array(out)
 
 
+def words_to_come(words: Array, start: Array, table: Array, u: Array, out: Array) -> Array:
+    h, loss = start, 0.0
+    for word, following in itertools.pairwise(words):
+        h = np.tanh(table[word] + h @ u.T)
+        scores = (h @ out.T)[0]
+        loss -= scores[following] - np.log(np.exp(scores).sum())
+    return np.asarray(loss)
+
+
 def looks_back(xs: Array, first: Array, ask: Array, own: Array, seen: Array) -> Array:
     states = [first[0]]
     for x in xs:
@@ -87,7 +97,17 @@ def edit_distance(a: Array, b: Array) -> Array:
 
 BY_NUMPY = {
     f.__name__: f
-    for f in (selective_scan, retention, all_paths, memory, known_words, looks_back, centres, edit_distance)
+    for f in (
+        selective_scan,
+        retention,
+        all_paths,
+        memory,
+        known_words,
+        looks_back,
+        words_to_come,
+        centres,
+        edit_distance,
+    )
 }
 
 

@@ -77,6 +77,17 @@ LOOPS: dict[str, tuple[str, int]] = {
         ),
         0,
     ),
+    "a state and a sum in a tuple": (
+        f"""def @go[{DIMS}](%i: int64, {XS}, %a: ({H}, float64), {WEIGHTS}) -> ({H}, float64) {{
+          if (%i < Dim[t]) {{
+            let %h = %a.0;
+            let %new = {CELL};
+            @go(%i + 1i64, %xs, (%new, %a.1 - max(nn.dense(%new, %o))), %w, %u, %o)
+          }} else {{ %a }}
+        }}
+        def @main[{DIMS}]({XS}, %h: {H}, {WEIGHTS}) {{ @go(0i64, %xs, (%h, 1f64), %w, %u, %o) }}""",
+        0,
+    ),
     "until the data says": (
         program(
             "let %y = sigmoid(nn.dense(%new, %o));",

@@ -40,6 +40,7 @@ from relay.transform.copying import Copier, with_own_dims
 from relay.transform.dims import DimUses, told
 from relay.transform.fix_invariants import self_calls
 from relay.transform.function_types import unused
+from relay.transform.spread_state import spread
 from relay.transform.uses import use_counts
 from relay.typing.effects import Effects
 from relay.typing.substitution import substitute
@@ -65,10 +66,14 @@ class DistributeLoops(Pass):
         effects, table = Effects(module), AccessTable()
         made: dict[str, Function] = {}
         for name, function in module.functions.items():
-            loop = _loop(name, function)
+            if _loop(name, function) is None:
+                continue
+            state = spread(name, function)
+            loop = _loop(name, state.function)
             found = None if loop is None else _Distribution(loop, effects, table)
             if found is not None and found.is_worth():
                 made.update(found.functions({*module.functions, *made}))
+                made[name] = replace(function, body=state.gathered(body_of(made[name])))
         return module.with_functions({**module.functions, **made}) if made else module
 
 
@@ -106,8 +111,8 @@ def _loop(name: str, function: Function) -> _Loop | None:
 
 @record(frozen=True, slots=True, eq=False)
 class _Out:
-    """A parameter that an iteration does nothing with but put ``item`` behind it, as a row, or add it to it; ``links``: the bindings that
-    do so."""
+    """A parameter of which an iteration reads nothing: it puts ``item`` behind it, as a row, or adds it, or takes it off; ``links``: the
+    bindings that do so."""
 
     param: Var
     item: Var
@@ -177,7 +182,8 @@ class _Distribution:
             if not one or counts[fields] != 1 or not keeps(TensorType(ty.shape[1:], ty.dtype), self.dims):
                 return None
             return _Out(param, row, frozenset((arg, fields))) if isinstance(row, Var) else None
-        if call.fn.name == "add" and keeps(ty, self.dims):
+        adds = call.fn.name == "add" or (call.fn.name == "subtract" and call.args[0] is param)
+        if adds and keeps(ty, self.dims):
             item = call.args[1] if call.args[0] is param else call.args[0]
             if isinstance(item, Var) and type_of(item) == ty:
                 return _Out(param, item, frozenset((arg,)))
