@@ -11,7 +11,7 @@ from relay.codegen.llvm import emit
 from relay.codegen.objects import assembly
 from relay.codegen.target import parse_target
 from relay.ir.dim import DimVar, as_dim
-from relay.loop.ir import Branch
+from relay.loop.ir import Branch, For, Store
 from relay.loop.walk import statements
 from relay.plan import make_plan
 from relay.plan.kernel_plan import KernelPlan
@@ -149,3 +149,22 @@ def test_half_a_vector_of_a_tile_is_multiplied_as_one() -> None:
 def test_one_width_is_kept_where_a_second_saves_little() -> None:
     for columns in (64, 384, 768, 1021, 3072, 50257):
         assert len(panel_runs(ZEN4, "float32", N, columns)) == 1
+
+
+def test_the_last_panel_of_unknown_columns_is_read_where_it_is() -> None:
+    """A vector of columns, where numbers of rows and columns are not known: wider panels alone are packed."""
+    depth, columns = DimVar("k"), DimVar("j")
+    types = [tensor((N, as_dim(depth))), tensor((as_dim(depth), as_dim(columns)))]
+    fn = primitive(types, lambda m, x, w: m("nn.matmul", x, w))
+    sizes = [
+        {V: rows, depth: deep, columns: across}
+        for rows in (0, 24, 25, 33, 800)
+        for deep, across in ((5, 3), (5, 8), (9, 16), (9, 37), (1, 42), (0, 42), (7, 1))
+    ]
+    for name, lanes in (("x86-64-v3", 8), ("znver4", 16)):
+        target = parse_target(name)
+        check(fn, *sizes, target=target)
+        found = list(statements(make_plan(fn, target, name="any").kernel.body))
+        packing = [s for s in found if isinstance(s, Store) and s.buffer.scope == "worker"]
+        widths = {s.var.extent for s in found if isinstance(s, For) and s.body in packing}
+        assert widths == {2 * lanes}

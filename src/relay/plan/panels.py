@@ -33,7 +33,7 @@ class Panel:
     packed: Buffer | None
     made: Buffer | None
     at: Scalar | None = None
-    # Whether it is for one tile, which leaves nothing behind for others.
+    # Whether tiles leave nothing behind for others: there are none, or they read it where it is, too.
     once: bool = False
 
     # -- elements

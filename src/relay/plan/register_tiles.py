@@ -121,7 +121,8 @@ class RegisterTiles:
         if goes:
             begin = Const(0, "int64") if block is None else binary("mul", block[0], block[1])
             copied = [] if task.panel.once else [task.panel.kept(lane, begin)]
-            if self.packed is None and not shared.is_at_hand(_AT_HAND):
+            alone = not task.panel.once or task.most <= p.tile.rows
+            if self.packed is None and alone and not shared.is_at_hand(_AT_HAND):
                 copied.append(shared.ask_below(task.panel.first, width))
         shared.env = before
         start: list[Stmt] = []

@@ -80,7 +80,7 @@ class TaskTiles(RegisterTiles):
             long = depth if blocks is None else dim_mul(blocks, size_of(p.reduced[1:]))
             made = temporary(shared.builder.fresh("panel"), dim_mul(long, p.pitch), p.form.accumulate)
             buffers.append(made)
-        once = rows is not None and block <= p.tile.rows
+        once = (rows is not None and block <= p.tile.rows) or self._stays
         columns = Panel(shared, panel, first, across, self.packed, made, once=once)
         size: Dim = block * width if blocks is not None or p.form.turned else p.tile.rows * width
         size = held_size(shared) if self.in_blocks else size
@@ -104,6 +104,14 @@ class TaskTiles(RegisterTiles):
         if blocks is not None or p.form.turned or self.in_blocks or not self.direct:
             buffers.append(held)
         return bound(names, allocate(buffers, body))
+
+    @property
+    def _stays(self) -> bool:
+        """Whether tiles read a panel where it is: the last one, of a vector, where numbers of rows and columns are not known. Its few sums
+        wait for each other, not for that; packing it would be code of its own for each height."""
+        p = self.shared.p
+        narrow = self.run.apart is not None and p.tile.columns <= self.shared.builder.lanes([p.form.accumulate])
+        return narrow and not isinstance(size_of(p.rows), int)
 
     def _fewest(self, block: int) -> int:
         """How many rows a task has at least."""
