@@ -66,23 +66,20 @@ class _Varying:
         self.axes = {axis}
         self.buffers: set[Buffer] = set()
         self._memo: dict[int, bool] = {}
+        self._seen: set[int] = set()
 
     def __call__(self, root: Scalar) -> bool:
         memo = self._memo
-        todo = [root]
-        while id(root) not in memo:
-            node = todo[-1]
-            operands = children(node)
-            missing = [k for k in operands if id(k) not in memo]
-            if missing:
-                todo += missing
-                continue
-            todo.pop()
-            memo[id(node)] = (
-                (isinstance(node, Axis) and node in self.axes)
-                or (isinstance(node, Load) and node.source in self.buffers)
-                or any(memo[id(k)] for k in operands)
+        known = memo.get(id(root))
+        if known is not None:
+            return known
+        for node in walk(root, self._seen):
+            found = (isinstance(node, Load) and node.source in self.buffers) or (
+                isinstance(node, Axis) and node in self.axes
             )
+            for operand in children(node):
+                found = found or memo[id(operand)]
+            memo[id(node)] = found
         return memo[id(root)]
 
 

@@ -89,9 +89,7 @@ class Arithmetic:
 
     def together(self, *values: Value) -> tuple[int, list[str]]:
         """The common lane count and the operands' texts at that width."""
-        lanes = 1
-        for value in values:
-            lanes = max(lanes, value.lanes)
+        lanes = max([v.lanes for v in values])
         return lanes, [v.text if v.lanes == lanes and not v.stride else self.spread(v, lanes).text for v in values]
 
     # -- operations

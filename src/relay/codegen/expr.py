@@ -44,6 +44,10 @@ from relay.te.scalar import (
     walk,
 )
 
+# What has no operands, and what is computed from the values of its operands (a sum may be one with the dot product that it adds).
+_LEAVES = (Axis, Const, Size)
+_PLAIN = frozenset((Load, Unary, Binary, Compare, Cast, Bits, Dot))
+
 # An expression to compute, what is to be done then, or None: the operands of the node below it are computed.
 Task = Scalar | Callable[[], None] | None
 
@@ -54,7 +58,8 @@ class Expressions:
     def __init__(self, frame: Frame) -> None:
         self.f = frame
         self._scopes: list[dict[int, Value]] = [{}]
-        self._risky: frozenset[int] = frozenset()
+        # The expression at hand, and of those with selects which of their nodes are risky.
+        self._root: Scalar | None = None
         self._risks: dict[int, frozenset[int]] = {}
         self._pairs: dict[int, tuple[Store, PairStep | None]] = {}
 
@@ -69,7 +74,10 @@ class Expressions:
         known = self._find(root)
         if known is not None:
             return known
-        self._risky = self._risky_in(root)
+        if isinstance(root, _LEAVES):
+            self._leaf(root)
+            return self._get(root)
+        self._root = root
         todo: list[Task] = [root]
         while todo:
             task = todo.pop()
@@ -107,21 +115,23 @@ class Expressions:
     def _put(self, node: Scalar, value: Value) -> None:
         self._scopes[-1][id(node)] = value
 
-    def _risky_in(self, root: Scalar) -> frozenset[int]:
-        """Which nodes have a load below them that only a surrounding select may keep in bounds."""
+    @property
+    def _risky(self) -> frozenset[int]:
+        """Which nodes of the expression at hand have a load below them that only a surrounding select may keep in bounds."""
+        root = self._root
+        assert root is not None
         known = self._risks.get(id(root))
         if known is not None:
             return known
-        order = walk(root)
         found: set[int] = set()
-        if any(isinstance(node, Select) for node in order):
-            for node in order:
-                if (isinstance(node, Load) and not _in_bounds(node)) or any(id(k) in found for k in children(node)):
-                    found.add(id(node))
+        for node in walk(root):
+            if (isinstance(node, Load) and not _in_bounds(node)) or any(id(k) in found for k in children(node)):
+                found.add(id(node))
         self._risks[id(root)] = frozenset(found)
         return self._risks[id(root)]
 
-    def _visit(self, node: Scalar, todo: list[Task]) -> None:
+    def _leaf(self, node: Scalar) -> None:
+        """The value of what has no operands."""
         f = self.f
         match node:
             case Const():
@@ -138,6 +148,16 @@ class Expressions:
                 if node not in f.axes:
                     raise LoopError(f"the variable {node.name} is used outside of what binds it")
                 self._put(node, f.axes[node])
+
+    def _visit(self, node: Scalar, todo: list[Task]) -> None:
+        f, kind = self.f, type(node)
+        if kind in _PLAIN and not (isinstance(node, Binary) and node.op == "add"):
+            todo += (node, None, *reversed(children(node)))
+            return
+        if isinstance(node, _LEAVES):
+            self._leaf(node)
+            return
+        match node:
             case Reduce():
                 raise LoopError("a reduction stands in a loop nest: reductions are loops over an accumulator here")
             case Binary() if (step := added(node)) is not None:
@@ -158,6 +178,12 @@ class Expressions:
         """The node's value from its operands'."""
         f = self.f
         match node:
+            case Binary():
+                a, b = self._get(node.a), self._get(node.b)
+                if node.op in FLOAT_FUNCTIONS and is_float(node.dtype):
+                    return f.math.binary(node.op, a, b)
+                quotient = whole_quotient(f.arith, node, a)
+                return f.arith.binary(node.op, a, b) if quotient is None else quotient
             case Load():
                 assert isinstance(node.source, Buffer)
                 place = f.places.get(node.source)
@@ -168,12 +194,6 @@ class Expressions:
                 return near or f.memory.load(place, offset, f.lanes, f.mask, f.guarded)
             case Unary():
                 return f.math.unary(node.op, (self._rounded if node.op in JUMPING else self._get)(node.a))
-            case Binary():
-                a, b = self._get(node.a), self._get(node.b)
-                if node.op in FLOAT_FUNCTIONS and is_float(node.dtype):
-                    return f.math.binary(node.op, a, b)
-                quotient = whole_quotient(f.arith, node, a)
-                return f.arith.binary(node.op, a, b) if quotient is None else quotient
             case Compare():
                 return f.arith.compare(node.op, self._rounded(node.a), self._rounded(node.b))
             case Cast():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import assert_never
+from typing import Any
 
 from relay.loop.ir import (
     Alloc,
@@ -42,21 +42,33 @@ from relay.te.scalar import (
 )
 
 
+def _none(_: Stmt) -> tuple[Stmt, ...]:
+    return ()
+
+
+def _body(stmt: For | LetScalar | Alloc) -> tuple[Stmt, ...]:
+    return (stmt.body,)
+
+
+# Looked up, not matched, as operands of expressions are.
+_PARTS: dict[type, Callable[[Any], tuple[Stmt, ...]]] = {
+    For: _body,
+    LetScalar: _body,
+    Alloc: _body,
+    Branch: lambda stmt: (stmt.then,) if stmt.orelse is None else (stmt.then, stmt.orelse),
+    Switch: lambda stmt: stmt.cases,
+    Seq: lambda stmt: stmt.stmts,
+    Store: _none,
+    Transpose: _none,
+    BlockProduct: _none,
+    Prefetch: _none,
+    Fail: _none,
+}
+
+
 def parts(stmt: Stmt) -> tuple[Stmt, ...]:
     """The statements directly inside a statement."""
-    match stmt:
-        case For() | LetScalar() | Alloc():
-            return (stmt.body,)
-        case Branch():
-            return (stmt.then,) if stmt.orelse is None else (stmt.then, stmt.orelse)
-        case Switch():
-            return stmt.cases
-        case Seq():
-            return stmt.stmts
-        case Store() | Transpose() | BlockProduct() | Prefetch() | Fail():
-            return ()
-        case _:
-            assert_never(stmt)
+    return _PARTS[type(stmt)](stmt)
 
 
 def with_parts(stmt: Stmt, made: Sequence[Stmt]) -> Stmt:
@@ -135,36 +147,37 @@ def again(stmt: Stmt, known: Mapping[Scalar, Scalar], name: Callable[[Axis], Axi
 
 def statements(root: Stmt) -> Iterator[Stmt]:
     """Every statement, outer before inner, in program order."""
+    parts_of = _PARTS
     todo = [root]
     while todo:
         stmt = todo.pop()
         yield stmt
-        todo.extend(reversed(parts(stmt)))
+        inside = parts_of[type(stmt)](stmt)
+        if len(inside) > 1:
+            todo += inside[::-1]
+        elif inside:
+            todo.append(inside[0])
+
+
+# The expressions of a statement of each kind.
+_EXPRESSIONS: dict[type, Callable[[Any], tuple[Scalar, ...]]] = {
+    For: lambda stmt: (stmt.extent,),
+    Store: lambda stmt: (*stmt.indices, stmt.value),
+    Transpose: lambda stmt: (stmt.to, stmt.pitch, stmt.at, stmt.stride, stmt.rows, stmt.columns),
+    BlockProduct: lambda stmt: stmt.measures,
+    Prefetch: lambda stmt: stmt.indices,
+    LetScalar: lambda stmt: (stmt.value,),
+    Branch: lambda stmt: (stmt.cond,),
+    Switch: lambda stmt: (stmt.value,),
+    Alloc: lambda stmt: (),
+    Seq: lambda stmt: (),
+    Fail: lambda stmt: (),
+}
 
 
 def expressions(stmt: Stmt) -> tuple[Scalar, ...]:
     """The expressions of the statement itself (not of those inside it)."""
-    match stmt:
-        case For():
-            return (stmt.extent,)
-        case Store():
-            return (*stmt.indices, stmt.value)
-        case Transpose():
-            return (stmt.to, stmt.pitch, stmt.at, stmt.stride, stmt.rows, stmt.columns)
-        case BlockProduct():
-            return stmt.measures
-        case Prefetch():
-            return stmt.indices
-        case LetScalar():
-            return (stmt.value,)
-        case Branch():
-            return (stmt.cond,)
-        case Switch():
-            return (stmt.value,)
-        case Alloc() | Seq() | Fail():
-            return ()
-        case _:
-            assert_never(stmt)
+    return _EXPRESSIONS[type(stmt)](stmt)
 
 
 def nodes(root: Stmt) -> Iterator[Scalar]:
@@ -181,8 +194,12 @@ def buffers_used(root: Stmt) -> dict[Buffer, None]:
     for stmt in statements(root):
         for expr in expressions(stmt):
             for node in walk(expr, seen):
-                if isinstance(node, Load) and isinstance(node.source, Buffer):
-                    found.setdefault(node.source)
+                kind = type(node)
+                if kind is Load:
+                    if isinstance(node.source, Buffer):
+                        found.setdefault(node.source)
+                elif kind is Binary or kind is Axis or kind is Const:  # most nodes
+                    pass
                 elif isinstance(node, Behind):
                     found.setdefault(node.buffer)
                 elif isinstance(node, Shared):
