@@ -27,9 +27,14 @@ from relay.loop.workspace import buffer_bytes
 from relay.te.index import Indices
 from relay.te.scalar import (
     Axis,
+    Binary,
+    Bits,
+    Cast,
     Const,
+    Dot,
     Load,
     Scalar,
+    Select,
     always_read,
     binary,
     compare,
@@ -39,6 +44,8 @@ from relay.te.scalar import (
     walk,
 )  # fmt: skip
 
+# The types of indices and of what decides between them.
+_INDEX = frozenset(("int64", "bool"))
 # Bytes between what is asked for and what is read, in whole rows: 12 to 24 KB took equally long. And rows of an unknown length.
 _AHEAD, _MOST_ROWS, _UNKNOWN_ROWS = 16 << 10, 32, 4
 # Bytes of rows that are worth it: of longer ones the machine's prefetchers find all but the beginning.
@@ -252,8 +259,26 @@ def _later(buffer: Buffer, at: Scalar, bytes_: int, write: bool, level: int = 2)
     return Prefetch(buffer, (binary("add", at, bytes_ * 8 // dtype_bits(buffer.dtype)),), write, level)
 
 
+def _may_look_up(body: Stmt) -> bool:
+    """Whether what is read may decide where something lies: whether an index may depend on more than sizes and loop variables."""
+    seen: set[int] = set()
+    for stmt in statements(body):
+        for root in expressions(stmt):
+            for node in walk(root, seen):
+                kind = type(node)
+                if kind is Binary or kind is Axis or kind is Const or node.dtype != "int64":  # most nodes
+                    continue
+                if kind in (Load, Cast, Bits, Dot):
+                    return True
+                if kind is Select and any(isinstance(n, Load) or n.dtype not in _INDEX for n in walk(node)):
+                    return True
+    return False
+
+
 def asking_ahead(kernel: Kernel, target: Target) -> Kernel:
     """The kernel with looked-up rows asked for ahead; the same object where there are none."""
+    if not _may_look_up(kernel.body):
+        return kernel
     shared = {kernel.inputs[i] for i, _ in kernel.in_place}
     written = {s.buffer for s in statements(kernel.body) if isinstance(s, Store)}
     search = _Search(frozenset(b for b in kernel.inputs if b not in shared and b not in written), target)

@@ -218,23 +218,30 @@ class _Simplifier:
 
     def scalar(self, root: Scalar) -> Scalar:
         """An expression, simplified from the leaves up; each node once for the whole kernel."""
-        done = self.done
-        todo: list[tuple[Scalar, bool]] = [(root, False)]
+        done, kept = self.done, self.kept
+        todo: list[Scalar | None] = [root]  # None: the operands of the node below it are done
         while todo:
-            node, ready = todo.pop()
+            node = todo.pop()
+            ready = node is None
+            if node is None:
+                node = todo.pop()
+                assert node is not None
             if id(node) in done:
                 continue
             kids = children(node)
-            if ready or not kids:
-                new = rebuild(node, tuple(done[id(k)] for k in kids))
-                done[id(node)] = self.keep(self.node(new))
-            else:
-                todo.append((node, True))
-                todo.extend((k, False) for k in kids if id(k) not in done)
+            if kids and not ready:
+                todo += (node, None)
+                todo += [k for k in kids if id(k) not in done]
+                continue
+            new = rebuild(node, tuple([done[id(k)] for k in kids])) if kids else node
+            done[id(node)] = found = self.node(new)
+            kept.append(found)
         return done[id(root)]
 
     def node(self, node: Scalar) -> Scalar:
         match node:
+            case Const():
+                return node
             case Size():
                 return Const(node.dim, "int64") if isinstance(node.dim, int) else node
             case Axis():

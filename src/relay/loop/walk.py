@@ -73,7 +73,7 @@ def parts(stmt: Stmt) -> tuple[Stmt, ...]:
 
 def with_parts(stmt: Stmt, made: Sequence[Stmt]) -> Stmt:
     """The statement over other parts; the same object when they are the old ones."""
-    if all(a is b for a, b in zip(parts(stmt), made, strict=True)):
+    if parts(stmt) == tuple(made):  # compared by identity
         return stmt
     match stmt:
         case For() | LetScalar() | Alloc():
@@ -187,6 +187,10 @@ def nodes(root: Stmt) -> Iterator[Scalar]:
             yield from walk(expr)
 
 
+# Expressions that name no buffer.
+_PLAIN = frozenset((Axis, Binary, Const))
+
+
 def buffers_used(root: Stmt) -> dict[Buffer, None]:
     """The buffers that are read or written, in order of occurrence."""
     found: dict[Buffer, None] = {}
@@ -194,11 +198,10 @@ def buffers_used(root: Stmt) -> dict[Buffer, None]:
     for stmt in statements(root):
         for expr in expressions(stmt):
             for node in walk(expr, seen):
-                kind = type(node)
-                if kind is Load:
+                if isinstance(node, Load):
                     if isinstance(node.source, Buffer):
                         found.setdefault(node.source)
-                elif kind is Binary or kind is Axis or kind is Const:  # most nodes
+                elif type(node) in _PLAIN:  # most nodes
                     pass
                 elif isinstance(node, Behind):
                     found.setdefault(node.buffer)
@@ -238,7 +241,7 @@ def free_axes(root: Stmt) -> dict[Axis, None]:
         for expr in expressions(stmt):
             for node in walk(expr, seen):
                 if isinstance(node, Axis):
-                    used.setdefault(node)
+                    used[node] = None
     return {axis: None for axis in used if axis not in bound}
 
 
