@@ -39,6 +39,10 @@ def may_fail(call: Call) -> bool:
 def asked_of(call: Call) -> frozenset[tuple[Dim, tuple[Dim, ...]]] | None:
     """The axes that a call of an operator without effects fails for where they are empty (`empty_axes.asked_of`); None where it may fail
     for what is in its operands."""
+    return registry.remembered(("asked of", call), lambda: _found_of(call))
+
+
+def _found_of(call: Call) -> frozenset[tuple[Dim, tuple[Dim, ...]]] | None:
     assert isinstance(call.fn, OpRef)
     op = registry.get(call.fn.name)
     if op.kind not in ("expression", "view"):

@@ -15,6 +15,7 @@ from relay.ir.effects import ALL_EFFECTS, INTERNAL, Effect
 from relay.ir.expr import (
     Block,
     Call,
+    Constant,
     ConstructorRef,
     Expr,
     Function,
@@ -36,6 +37,9 @@ from relay.ir.walk import children, post_order
 from relay.op import registry
 from relay.typing.inference import expand
 from relay.typing.relations import solved_signature
+
+# What is there already, and functions, whose effects are those of calling them.
+_PURE = frozenset((Var, GlobalVar, Constant, OpRef, ConstructorRef, Function))
 
 
 @record(slots=True, eq=False)
@@ -61,6 +65,8 @@ class Effects:
 
     def of(self, expr: Expr) -> Effect:
         """The effects of evaluating an expression."""
+        if type(expr) in _PURE:
+            return Effect.PURE
         found = self._memo.get(id(expr))
         if found is not None:
             return found[1]
@@ -207,10 +213,7 @@ class Effects:
             node, ready = todo.pop()
             if id(node) in memo:
                 continue
-            if isinstance(node, Function):
-                memo[id(node)] = (node, Effect.PURE)
-                continue
-            kids = children(node)
+            kids = [k for k in children(node) if type(k) not in _PURE]
             if not ready and kids:
                 todo.append((node, True))
                 todo += [(k, False) for k in kids if id(k) not in memo]
@@ -247,15 +250,14 @@ def _is_within(parameter: TypeVar | DimVar, given: TypeArg) -> bool:
 
 
 def _outside_functions(root: Expr) -> list[Expr]:
-    """Every node once, the bodies of functions inside left out."""
+    """Every node once, the bodies of functions inside left out, and what does nothing."""
     out: list[Expr] = []
     seen: set[int] = set()
     todo = [root]
     while todo:
         node = todo.pop()
-        if id(node) not in seen:
+        if type(node) not in _PURE and id(node) not in seen:
             seen.add(id(node))
             out.append(node)
-            if not isinstance(node, Function):
-                todo += children(node)
+            todo += children(node)
     return out

@@ -82,7 +82,7 @@ class _Members:
 class _Work:
     """What is known of a module (the ``names`` that its functions mention; which of these are ``recursive``, callees first), and what has
     been made of its ``functions`` and ``types`` so far. ``choices``: both branches of a choice between what costs little may be
-    computed."""
+    computed. ``formless`` are functions that were found to go through no list."""
 
     module: Module
     names: Mapping[str, Sequence[str]]
@@ -93,6 +93,7 @@ class _Work:
     types: dict[str, TypeDef]
     choices: bool
     groups: dict[tuple[tuple[str, ...], bool], _Members] = field(default_factory=dict)
+    formless: set[str] = field(default_factory=set)
 
     def members(self, names: Sequence[str], many: bool = False) -> _Members:
         """These recursive functions as one group; of ``many`` requests."""
@@ -135,12 +136,16 @@ class _Work:
         seen = set(todo)
         while todo:
             name = todo.pop()
+            if name in self.formless and name not in inlined:
+                continue
             function = inlined.get(name) or self.inlined(name, [name])
             # What is recursive itself was not there to be put together before it was inlined.
             function = one_term(self.module, name, function) or function
             form = list_form(self.module, name, function)
             if form is not None:
                 out[name] = (form, function)
+            elif name not in inlined:
+                self.formless.add(name)
             for called in globals_used(function) if name in inlined else ():
                 if called not in seen and called in self.module.functions:
                     seen.add(called)
