@@ -137,6 +137,16 @@ LOOPS: dict[str, tuple[str, int]] = {
         ),
         1,
     ),
+    "a state of which the next one reads nothing": (
+        f"""def @go[{DIMS}](%i: int64, {XS}, %h: {H}, %l: Tensor[(1, v), float64], {WEIGHTS}) -> Tensor[(1, v), float64] {{
+          if (%i < Dim[t]) {{
+            let %new = {CELL} + sum(%l);
+            @go(%i + 1i64, %xs, %new, nn.dense(%new, %o) + nn.dense(%h, %o), %w, %u, %o)
+          }} else {{ %l }}
+        }}
+        def @main[{DIMS}]({XS}, %h: {H}, {WEIGHTS}) {{ @go(0i64, %xs, %h, nn.dense(%h, %o), %w, %u, %o) }}""",
+        1,
+    ),
     "what the end knows the number of": (
         program(
             "let %y = nn.dense(%new, %o) * cast(Dim[k], dtype=\"float64\");",

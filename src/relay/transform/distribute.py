@@ -182,9 +182,10 @@ class _Distribution:
             if not one or counts[fields] != 1 or not keeps(TensorType(ty.shape[1:], ty.dtype), self.dims):
                 return None
             return _Out(param, row, frozenset((arg, fields))) if isinstance(row, Var) else None
-        adds = call.fn.name == "add" or (call.fn.name == "subtract" and call.args[0] is param)
-        if adds and keeps(ty, self.dims):
+        if call.fn.name in ("add", "subtract") and param in call.args and keeps(ty, self.dims):
             item = call.args[1] if call.args[0] is param else call.args[0]
+            if call.fn.name == "subtract" and item is call.args[0]:
+                return None
             if isinstance(item, Var) and type_of(item) == ty:
                 return _Out(param, item, frozenset((arg,)))
         return None
