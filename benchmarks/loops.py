@@ -33,6 +33,7 @@ CASES = {
     "words_to_come": Case(
         lambda n, f: [letters(n, 1000), f(1, 128), f(1000, 128) * 0.3, f(128, 128) * 0.1, f(1000, 128) * 0.1]
     ),
+    "tags": Case(lambda n, f: [f(n, 128), f(1, 128), f(128, 128) * 0.1, f(1000, 128) * 0.1]),
     "centres": Case(lambda n, f: [f(16 * n, 16), f(10, 16)]),
     "transport": Case(lambda n, f: [abs(f(n, n + 3)), number(1e-3)], by_jax=False),
     "flow": Case(lambda n, f: [f(1, 64), f(128, 64) * 0.2, f(64, 128) * 0.2, number(1e-3)], by_jax=False),
@@ -102,6 +103,13 @@ def in_jax() -> dict[str, Callable[..., Any]]:
 
         return scan(one, (start, 0.0), (words[:-1], words[1:]))[0][1]
 
+    def tags(xs: Any, start: Any, u: Any, out: Any) -> Any:
+        def one(h: Any, x: Any) -> Any:
+            new = jnp.tanh(x + h @ u.T)
+            return new, jax.nn.softmax(new @ out.T)[0]
+
+        return scan(one, start, xs)[1]
+
     def centres(x: Any, first: Any) -> Any:
         def one(c: Any, _: Any) -> Any:
             mine = jax.nn.one_hot(((c * c).sum(1) - 2 * x @ c.T).argmin(1), 10)
@@ -159,6 +167,7 @@ def in_jax() -> dict[str, Callable[..., Any]]:
         known_words,
         looks_back,
         words_to_come,
+        tags,
         centres,
         transport,
         flow,

@@ -62,6 +62,15 @@ def words_to_come(words: Array, start: Array, table: Array, u: Array, out: Array
     return np.asarray(loss)
 
 
+def tags(xs: Array, start: Array, u: Array, out: Array) -> Array:
+    h, rows = start, []
+    for x in xs:
+        h = np.tanh(x + h @ u.T)
+        scores = np.exp((h @ out.T)[0])
+        rows.append(scores / scores.sum())
+    return np.array(rows)
+
+
 def looks_back(xs: Array, first: Array, ask: Array, own: Array, seen: Array) -> Array:
     states = [first[0]]
     for x in xs:
@@ -105,6 +114,7 @@ BY_NUMPY = {
         known_words,
         looks_back,
         words_to_come,
+        tags,
         centres,
         edit_distance,
     )

@@ -34,7 +34,7 @@ from relay.transform.ad.loop_parts import call_of, integer, longer, no_rows
 from relay.transform.ad.loops import constant_step, keeps, tail_call
 from relay.transform.ad.terms import Code, project, tuple_of
 from relay.transform.base import Pass
-from relay.transform.blocks import all_bindings, as_block, body_of, is_primitive
+from relay.transform.blocks import all_bindings, as_block, body_of, is_primitive, on_several_devices
 from relay.transform.build import constant, op_call, type_of
 from relay.transform.copying import Copier, with_own_dims
 from relay.transform.dims import DimUses, told
@@ -55,22 +55,24 @@ _ROWS = 16
 class DistributeLoops(Pass):
     """Divide loops in the recurrence and what follows from it, where that multiplies what the recurrence computes by matrices.
 
-    Before: typed blocks whose sizes have names, functions lifted. After: the same values. A function that calls itself last, once, and puts
-    rows behind a tensor, or adds to one, that it does not read, calls ``@f__recurrence``, which keeps what these rows are made of, and
-    then ``@f__rest``, which makes them. Only pure operations are moved.
+    Before: typed blocks whose sizes have names, functions lifted. After: the same values. A function that calls itself last, once, and
+    puts rows behind a tensor, or (``sums``) adds to one, that it does not read, calls ``@f__recurrence``, which keeps what these rows are
+    made of, and then ``@f__rest``, which makes them. Only pure operations are moved. What is only added up took the memory of one
+    iteration before, and takes that of all after: gradients do anyway. Programs that use several devices are left as they are.
     """
 
+    sums: bool = False
     name: ClassVar[str] = "distribute_loops"
 
     def __call__(self, module: Module) -> Module:
         effects, table = Effects(module), AccessTable()
         made: dict[str, Function] = {}
         for name, function in module.functions.items():
-            if _loop(name, function) is None:
+            if _loop(name, function) is None or on_several_devices(function):
                 continue
             state = spread(name, function)
             loop = _loop(name, state.function)
-            found = None if loop is None else _Distribution(loop, effects, table)
+            found = None if loop is None else _Distribution(loop, effects, table, self.sums)
             if found is not None and found.is_worth():
                 made.update(found.functions({*module.functions, *made}))
                 made[name] = replace(function, body=state.gathered(body_of(made[name])))
@@ -126,6 +128,7 @@ class _Distribution:
     loop: _Loop
     effects: Effects
     table: AccessTable
+    sums: bool
     dims: frozenset[DimVar] = field(init=False)  # what all iterations share
     values: dict[Var, Expr] = field(init=False)
     read: dict[Var, frozenset[Var]] = field(init=False)
@@ -182,7 +185,7 @@ class _Distribution:
             if not one or counts[fields] != 1 or not keeps(TensorType(ty.shape[1:], ty.dtype), self.dims):
                 return None
             return _Out(param, row, frozenset((arg, fields))) if isinstance(row, Var) else None
-        if call.fn.name in ("add", "subtract") and param in call.args and keeps(ty, self.dims):
+        if self.sums and call.fn.name in ("add", "subtract") and param in call.args and keeps(ty, self.dims):
             item = call.args[1] if call.args[0] is param else call.args[0]
             if call.fn.name == "subtract" and item is call.args[0]:
                 return None
@@ -208,7 +211,11 @@ class _Distribution:
                 for v in (*self.loop.function.params, *self.values)
                 if v in used and v not in self.later and v not in self.fixed and v not in self.counters
             ]
-            wasted = [n for n, o in self.outs.items() if pulled or not self._multiplies(o, steady)]
+            wasted = [
+                n
+                for n, o in self.outs.items()
+                if pulled or not early.isdisjoint(o.links) or not self._multiplies(o, steady)
+            ]
             if not wasted:
                 return
             for n in wasted:
@@ -217,7 +224,7 @@ class _Distribution:
     def _early(self) -> set[Var]:
         """What the next iteration, its condition or the end needs."""
         loop = self.loop
-        moved = {a for n in self.outs for a in (loop.call.args[n],)}
+        moved = {loop.call.args[n] for n in self.outs}
         todo: list[Expr] = [loop.cond, *(a for a in loop.call.args if a not in moved)]
         todo += free_vars(loop.leave)
         for v, value in self.values.items():
