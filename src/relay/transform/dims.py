@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 
 from relay.ir.dim import DimVar, SymDim, as_var, dim_solved, dim_vars
+from relay.ir.dim_total import dim_typical
 from relay.ir.expr import Attr, Call, Expr, Var
 from relay.ir.record import record
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type, leaf_types
@@ -93,3 +95,8 @@ def first_binders(params: tuple[Var, ...], bindings: Iterator[Var]) -> dict[DimV
         for d, _ in whole_axes(var.ty):
             binders.setdefault(d, var)
     return binders
+
+
+def typical_elements(ty: Type) -> int:
+    """How many elements a tensor of this type has, about; 0 for other values."""
+    return math.prod(map(dim_typical, ty.shape)) if isinstance(ty, TensorType) and isinstance(ty.shape, tuple) else 0

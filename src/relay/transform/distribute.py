@@ -21,7 +21,6 @@ from typing import ClassVar, cast
 import numpy as np
 
 from relay.ir.dim import ANY, Dim, DimVar, as_dim, dim_add
-from relay.ir.dim_total import dim_typical
 from relay.ir.effects import Effect
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, If, OpRef, Tuple, Var
 from relay.ir.module import Module
@@ -31,16 +30,16 @@ from relay.ir.walk import free_vars
 from relay.transform.access import AccessTable
 from relay.transform.ad.loop_grown import INDEX
 from relay.transform.ad.loop_parts import call_of, integer, longer, no_rows
-from relay.transform.ad.loops import constant_step, keeps, tail_call
+from relay.transform.ad.loops import constant_step, keeps
 from relay.transform.ad.terms import Code, project, tuple_of
 from relay.transform.base import Pass
-from relay.transform.blocks import all_bindings, as_block, body_of, is_primitive, on_several_devices
+from relay.transform.blocks import all_bindings, body_of, on_several_devices
 from relay.transform.build import constant, op_call, type_of
 from relay.transform.copying import Copier, with_own_dims
-from relay.transform.dims import DimUses, told
-from relay.transform.fix_invariants import self_calls
+from relay.transform.dims import DimUses, told, typical_elements
 from relay.transform.function_types import unused
 from relay.transform.spread_state import spread
+from relay.transform.tail_loops import TailLoop, tail_loop
 from relay.transform.uses import use_counts
 from relay.typing.effects import Effects
 from relay.typing.substitution import substitute
@@ -68,47 +67,15 @@ class DistributeLoops(Pass):
         effects, table = Effects(module), AccessTable()
         made: dict[str, Function] = {}
         for name, function in module.functions.items():
-            if _loop(name, function) is None or on_several_devices(function):
+            loop = tail_loop(name, function)
+            if loop is None or len(loop.call.type_args) != len(function.type_params) or on_several_devices(function):
                 continue
-            state = spread(name, function)
-            loop = _loop(name, state.function)
-            found = None if loop is None else _Distribution(loop, effects, table, self.sums)
-            if found is not None and found.is_worth():
+            state = spread(loop)
+            found = _Distribution(state.loop, effects, table, self.sums)
+            if found.is_worth():
                 made.update(found.functions({*module.functions, *made}))
                 made[name] = replace(function, body=state.gathered(body_of(made[name])))
         return module.with_functions({**module.functions, **made}) if made else module
-
-
-@record(frozen=True, slots=True, eq=False)
-class _Loop:
-    """``f(params) { before; if (cond) { again; f(call) } else { leave } }``, or with the branches exchanged (``on``: the value of
-    ``cond`` for another iteration)."""
-
-    name: str
-    function: Function
-    before: tuple[Binding, ...]
-    cond: Expr
-    on: bool
-    again: tuple[Binding, ...]
-    call: Call
-    leave: Block
-
-
-def _loop(name: str, function: Function) -> _Loop | None:
-    if is_primitive(function) or not all(isinstance(p, DimVar) for p in function.type_params):
-        return None
-    body = body_of(function)
-    *before, last = body.bindings or (None,)
-    if last is None or not isinstance(last.value, If) or body.result is not last.var or function.ret_type is None:
-        return None
-    choice = last.value
-    then, orelse = as_block(choice.then), as_block(choice.orelse)
-    for again, leave in ((then, orelse), (orelse, then)):
-        call = tail_call(name, again)
-        known = call is not None and len(call.type_args) == len(function.type_params)
-        if call is not None and known and self_calls(name, function) == [call]:
-            return _Loop(name, function, tuple(before), choice.cond, again is then, again.bindings[:-1], call, leave)
-    return None
 
 
 @record(frozen=True, slots=True, eq=False)
@@ -125,7 +92,7 @@ class _Out:
 class _Distribution:
     """How a loop is divided."""
 
-    loop: _Loop
+    loop: TailLoop
     effects: Effects
     table: AccessTable
     sums: bool
@@ -277,7 +244,7 @@ class _Distribution:
             assert isinstance(value, Call)
             shared = [a for a in value.args if isinstance(a, Constant) or a in steady]
             rows = [a for a in value.args if isinstance(a, Var) and a in moving]
-            if any(_elements(type_of(a)) >= _LITTLE for a in shared) and rows and all(map(_are_few, rows)):
+            if any(typical_elements(type_of(a)) >= _LITTLE for a in shared) and rows and all(map(_are_few, rows)):
                 return True
         return False
 
@@ -443,11 +410,6 @@ def _tape(v: Var, rows: Dim) -> TensorType:
 def _number(value: int, like: Var) -> Constant:
     dtype = cast(str, cast(TensorType, type_of(like)).dtype)
     return constant(np.array(value, dtype), dtype)
-
-
-def _elements(ty: Type) -> int:
-    """How many elements a tensor of this type has, about; 0 for other values."""
-    return math.prod(map(dim_typical, ty.shape)) if isinstance(ty, TensorType) and isinstance(ty.shape, tuple) else 0
 
 
 def _are_few(v: Var) -> bool:

@@ -7,17 +7,18 @@ from itertools import count
 from typing import ClassVar, cast
 
 from relay.ir.dim import DimVar, as_dim
-from relay.ir.expr import Call, Expr, Function, GlobalVar, If, OpRef, Tuple, Var
+from relay.ir.expr import Call, Expr, Function, GlobalVar, OpRef, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.record import record
 from relay.ir.types import DTYPE_BITS, TensorType, TypeArg
 from relay.transform.ad.loop_parts import integer, room
 from relay.transform.ad.loop_trips import trip_count
-from relay.transform.ad.loops import Loop, Role, constant_step, tail_call
+from relay.transform.ad.loops import Loop, Role, constant_step
 from relay.transform.ad.terms import Code
 from relay.transform.base import Pass
-from relay.transform.blocks import Forward, Scope, all_bindings, as_block, body_of, is_primitive, on_several_devices
+from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_primitive, on_several_devices
 from relay.transform.build import op_call, type_of
+from relay.transform.tail_loops import tail_loop
 
 _ROOM = "rows.reserve"
 
@@ -54,20 +55,11 @@ class _Growing:
 
 def _loop(name: str, function: Function) -> _Growing | None:
     """A function as a loop of which some parameters grow."""
-    if is_primitive(function) or not all(isinstance(p, DimVar) for p in function.type_params):
+    found = tail_loop(name, function)
+    if found is None:
         return None
-    body = body_of(function)
-    *before, last = body.bindings or (None,)
-    if last is None or not isinstance(last.value, If) or body.result is not last.var:
-        return None
-    branches = (as_block(last.value.then), as_block(last.value.orelse))
-    calls = [tail_call(name, b) for b in branches]
-    call = calls[0] or calls[1]
-    itself = [b for b in all_bindings(body) if isinstance(b.value, Call) and _is_global(b.value.fn, name)]
-    if call is None or len(itself) != 1 or len(call.args) != len(function.params):
-        return None
-    again, leave = branches if calls[0] is not None else branches[::-1]
-    values = {b.var: b.value for b in (*before, *again.bindings)}
+    call = found.call
+    values = {b.var: b.value for b in (*found.before, *found.again)}
     roles: list[Role] = []
     steps: dict[int, int] = {}
     rows: dict[int, int] = {}
@@ -86,7 +78,7 @@ def _loop(name: str, function: Function) -> _Growing | None:
         for d, a in zip(function.type_params, call.type_args, strict=False)
         if isinstance(d, DimVar) and a == as_dim(d)
     )
-    loop = Loop(name, function, tuple(before), last.value.cond, calls[0] is not None, again.bindings[:-1], call, leave,
+    loop = Loop(name, function, found.before, found.cond, found.on, found.again, call, found.leave,
                 tuple(roles), steps, {}, frozenset(), dims)  # fmt: skip
     return _Growing(loop, rows)
 
@@ -103,10 +95,6 @@ def _rows_behind(param: Var, longer: Expr | None, values: dict[Var, Expr]) -> in
         return None
     whole = isinstance(ty.dtype, str) and DTYPE_BITS.get(ty.dtype, 0) >= 8
     return ty.shape[0] if whole and isinstance(ty.shape[0], int) and ty.shape[0] > 0 else None
-
-
-def _is_global(fn: Expr, name: str) -> bool:
-    return isinstance(fn, GlobalVar) and fn.name == name
 
 
 def _is_room(value: Call) -> bool:

@@ -10,13 +10,11 @@ count are kernels where they can be:
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar, cast
 
 from relay.ir.dim import Dim, DimVar, as_dim, as_var
-from relay.ir.dim_total import dim_typical
 from relay.ir.expr import Binding, Block, Call, Function, GlobalVar, If, Proj, PVar, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.record import record
@@ -32,6 +30,7 @@ from relay.transform.batching.lifted import Emitter, with_rows
 from relay.transform.blocks import as_block
 from relay.transform.build import op_call, type_of
 from relay.transform.copying import Copier
+from relay.transform.dims import typical_elements
 from relay.transform.fix_invariants import self_calls
 from relay.transform.function_types import unused
 from relay.transform.list_walks import ListWalk, list_walk
@@ -79,7 +78,7 @@ def _items(walk: ListWalk) -> tuple[TensorType, ...] | None:
     if not found or not all(isinstance(t, TensorType) and isinstance(t.shape, tuple) for t in found):
         return None
     tensors = cast("tuple[TensorType, ...]", found)
-    return None if any(map(mentions_any, tensors)) or max(map(_elements, tensors)) > _MANY else tensors
+    return None if any(map(mentions_any, tensors)) or max(map(typical_elements, tensors)) > _MANY else tensors
 
 
 def _goes_on(name: str, function: Function, walk: ListWalk) -> int | None:
@@ -104,15 +103,10 @@ def _multiplies_items(function: Function, walk: ListWalk, at: int, table: Access
             access = table.of(value) if isinstance(value, Call) else None
             if isinstance(value, Call) and access is not None and access.kind == "contraction":
                 shared = [a for a in value.args if not (isinstance(a, Var) and a in items)]
-                if any(_elements(type_of(a)) >= _LITTLE for a in shared):
+                if any(typical_elements(type_of(a)) >= _LITTLE for a in shared):
                     return True
             items.add(binding.var)
     return False
-
-
-def _elements(ty: Type) -> int:
-    """How many elements a tensor of this type has, about; 0 for other values."""
-    return math.prod(map(dim_typical, ty.shape)) if isinstance(ty, TensorType) and isinstance(ty.shape, tuple) else 0
 
 
 def _stacking(function: Function, walk: ListWalk, items: tuple[TensorType, ...], loop: GlobalVar) -> Function:

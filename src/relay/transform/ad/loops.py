@@ -15,6 +15,7 @@ from relay.transform.ad.duals import Lifting, differentiable
 from relay.transform.blocks import all_bindings, as_block, body_of, is_primitive
 from relay.transform.build import type_of
 from relay.transform.dims import DimUses
+from relay.transform.tail_loops import tail_call
 from relay.transform.uses import use_counts
 from relay.typing.text import type_text
 
@@ -185,15 +186,6 @@ def keeps(ty: Type | TypeArg, dims: frozenset[DimVar]) -> bool:
             return all(keeps(f, dims) for f in ty.fields)
         case _:
             return False
-
-
-def tail_call(name: str, block: Block) -> Call | None:
-    """The call of a function that a block ends with."""
-    if not block.bindings or block.result is not block.bindings[-1].var:
-        return None
-    value = block.bindings[-1].value
-    found = isinstance(value, Call) and isinstance(value.fn, GlobalVar) and value.fn.name == name
-    return value if found and isinstance(value, Call) else None
 
 
 def _mentions(name: str, bindings: Sequence[Binding]) -> bool:

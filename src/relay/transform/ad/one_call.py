@@ -12,11 +12,11 @@ from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, If, O
 from relay.ir.record import record
 from relay.ir.types import TensorType, TupleType, Type
 from relay.op import registry
-from relay.transform.ad.loops import tail_call
 from relay.transform.ad.terms import project, tuple_of
 from relay.transform.blocks import all_bindings, as_block, body_of, is_primitive
 from relay.transform.build import constant, type_of
 from relay.transform.copying import Copier
+from relay.transform.tail_loops import tail_call
 
 # Branches in tail position, one inside the other.
 _DEEPEST = 8
