@@ -12,7 +12,7 @@ import relay
 from relay.ir.module import Module
 from relay.transform.uses import globals_used
 from tests.ad.checks import problem
-from tests.ad.test_loops import VERSION, arguments, calls, gradient
+from tests.ad.test_loops import VERSION, arguments, calls, gradient, normal
 from tests.batching.programs import lowered
 
 XS = "%xs: Tensor[(t, d), float64]"
@@ -203,6 +203,21 @@ def test_sums_are_moved_where_they_are_differentiated(name: str) -> None:
     """Others take no more memory than an iteration does."""
     text, inside = LOOPS[name]
     assert any("__rest" in n for n in gradient(text, (1, 4)).functions) == (inside == 0)
+
+
+def test_states_as_large_as_the_matrix_stay() -> None:
+    """They would be kept, and read again, in place of it."""
+    text = LOOPS["rows that are put out"][0].replace("nn.dense(%new, %o)", "nn.dense(%new * sum(%m), %o)")
+    text = text.replace("%h: Tensor[(1, h), float64], ", "%h: Tensor[(1, h), float64], %m: Tensor[(h, h), float64], ")
+    text = text.replace("%xs, %new, %w", "%xs, %new, %m * 0.5f64 + %u, %w").replace(
+        "@go(0i64, %xs, %h, %w", "@go(0i64, %xs, %h, %m, %w"
+    )
+    module = relay.parse(VERSION + text)
+    assert not any("__rest" in n for n in lowered(module, "dce").functions)
+    args = [normal(4, 2), normal(1, 3), normal(3, 3), normal(3, 2), normal(3, 3), normal(5, 3)]
+    np.testing.assert_allclose(
+        np.asarray(relay.compile(module)(*args)), np.asarray(relay.evaluate(module, *args)), rtol=1e-9
+    )
 
 
 def test_small_matrices_stay() -> None:

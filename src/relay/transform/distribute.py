@@ -46,6 +46,8 @@ from relay.typing.substitution import substitute
 
 # Matrices of fewer elements are read for a row in no more time than the row takes to be put behind others and read again.
 _LITTLE = 1 << 12
+# What is kept of an iteration is written and read again, beside which the matrices have to be so many times larger.
+_MORE = 4
 # So many rows at once keep the multiply-adds busy by themselves.
 _ROWS = 16
 
@@ -178,12 +180,12 @@ class _Distribution:
                 for v in (*self.loop.function.params, *self.values)
                 if v in used and v not in self.later and v not in self.fixed and v not in self.counters
             ]
-            wasted = [
-                n
-                for n, o in self.outs.items()
-                if pulled or not early.isdisjoint(o.links) or not self._multiplies(o, steady)
-            ]
+            products = {n: self._products(o, steady) for n, o in self.outs.items()}
+            wasted = [n for n, o in self.outs.items() if pulled or not products[n] or not early.isdisjoint(o.links)]
             if not wasted:
+                read = sum({v: size for found in products.values() for v, size in found.items()}.values())
+                if read < _MORE * sum(typical_elements(type_of(v)) for v in self.kept):
+                    self.outs.clear()
                 return
             for n in wasted:
                 del self.outs[n]
@@ -222,8 +224,10 @@ class _Distribution:
             return True
         return isinstance(type_of(a), TensorType) and keeps(type_of(a), self.dims)
 
-    def _multiplies(self, out: _Out, steady: Collection[Var]) -> bool:
-        """Whether what an out is made of multiplies something of an iteration by a matrix that all share, and what is worth it."""
+    def _products(self, out: _Out, steady: Collection[Var]) -> dict[Var, int]:
+        """The products of something of an iteration with a matrix that all share, and that is worth it, in what an out is made of; the
+        matrices' elements."""
+        found: dict[Var, int] = {}
         kept = set(self.kept)
         moving = {v for v in self.values if v in kept} | {p for p in self.loop.function.params if p in kept}
         for v in self.later:
@@ -242,11 +246,11 @@ class _Distribution:
             if access is None or access.kind != "contraction":
                 continue
             assert isinstance(value, Call)
-            shared = [a for a in value.args if isinstance(a, Constant) or a in steady]
+            shared = [typical_elements(type_of(a)) for a in value.args if isinstance(a, Constant) or a in steady]
             rows = [a for a in value.args if isinstance(a, Var) and a in moving]
-            if any(typical_elements(type_of(a)) >= _LITTLE for a in shared) and rows and all(map(_are_few, rows)):
-                return True
-        return False
+            if max(shared, default=0) >= _LITTLE and rows and all(map(_are_few, rows)):
+                found[v] = max(shared)
+        return found
 
     def is_worth(self) -> bool:
         """Whether there is anything to compute later, and all sizes that it calculates with are known there."""
