@@ -472,7 +472,7 @@ class LoopWriter:
                 columns[-1] = code.bind(room(columns[-1], count, number), "column")
         growing = self.grown.given(code, first, grown)
         ends = (offsets[d] for d in self.layout.totals(self.read))
-        carried = [n for n, p in self.grown.of.items() if p.is_read]
+        carried = [n for n, p in self.grown.of.items() if p.changes]
         states = (*(grown[n] for n in carried), *cts)
         args = (last, *shared, *growing, *(tapes[v] for v in self.read), *ends, *states, *sums, *columns)
         found = code.bind(call_of(steps, args, {}, loop.call.span), "found")

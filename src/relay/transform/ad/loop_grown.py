@@ -41,7 +41,8 @@ class _Parameter:
     ends: Var | None = None
 
     @property
-    def is_read(self) -> bool:
+    def changes(self) -> bool:
+        """Whether an iteration finds anything for the rows before its own."""
         return self.after is not self.cotangents
 
 
@@ -96,19 +97,19 @@ class Grown:
     @property
     def found(self) -> list[Expr]:
         """The cotangents after an iteration, of those that it changes."""
-        return [p.after for p in self.of.values() if p.is_read]
+        return [p.after for p in self.of.values() if p.changes]
 
     @property
     def carried(self) -> list[Var]:
         """The same before it."""
-        return [p.cotangents for p in self.of.values() if p.is_read]
+        return [p.cotangents for p in self.of.values() if p.changes]
 
     @property
     def shared(self) -> list[Var]:
         """What all iterations are given."""
         out: list[Var] = []
         for p in self.of.values():
-            out += (p.base,) if p.is_read else (p.base, p.cotangents)
+            out += (p.base,) if p.changes else (p.base, p.cotangents)
             if p.whole is not None and p.ends is not None:
                 out += (p.whole, p.ends)
         return out
@@ -134,7 +135,7 @@ class Grown:
         out: list[Expr] = []
         for n, p in self.of.items():
             base = code.bind(row_count(code, first[n]), "base")
-            out += (base,) if p.is_read else (base, cotangents[n])
+            out += (base,) if p.changes else (base, cotangents[n])
             if p.whole is not None:
                 out += (p.param, _ends(code, p.param, first[n]))
         return out
