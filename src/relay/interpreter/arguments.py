@@ -26,6 +26,9 @@ from relay.ir.value import AdtValue
 from relay.typing.substitution import substitute
 from relay.typing.text import shape_text, type_text
 
+# Integers of more are not written out.
+_MOST_BITS = 256
+
 
 def argument_values(
     module: Module, function: Function, name: str, args: Sequence[object], named: Mapping[str, object]
@@ -167,13 +170,20 @@ def _inside(what: str, constructor: str, index: int) -> str:
     return f"{root}, in field {index} of a {constructor},"
 
 
+def _shown(given: object) -> str:
+    """A number in a message; of a long one, which Python may refuse to write, how long it is."""
+    if isinstance(given, int) and given.bit_length() > _MOST_BITS:
+        return f"an integer of {given.bit_length()} bits"
+    return repr(given)
+
+
 def _adopt(given: object, array: Array, dtype: str, what: str) -> Array:
     """Plain Python numbers take the parameter's dtype when it can hold them; arrays never change theirs."""
     if not hasattr(given, "dtype") and not hasattr(given, "__dlpack__"):
         try:
             out = adopted(array, dtype)
         except OverflowError as error:
-            raise TypeError_(f"{what}: {given!r} {error}") from None
+            raise TypeError_(f"{what}: {_shown(given)} {error}") from None
         if out is not None:
             return out
     raise TypeError_(
