@@ -359,3 +359,14 @@ def test_a_choice_of_each_row_does_not_keep_rows_from_being_turned() -> None:
 
     made = make_plan(primitive([tensor((300, 10)), tensor((300, 1), "int64")], build), ZEN4)
     assert len(turns(made)) == 1 or not WIDE
+
+
+def test_a_row_that_a_number_says_does_not_keep_rows_from_being_turned() -> None:
+    """The same for all rows: each element of it is read once, whoever says where it lies."""
+
+    def build(m: Maker, x: Expr, keys: Expr, at: Expr) -> Expr:
+        near = m("sum", m("multiply", x, m("take", keys, at, axis=0)), axis=(1,))
+        return m("divide", near, m("sqrt", m("sum", m("multiply", x, x), axis=(1,))))
+
+    made = make_plan(primitive([tensor((64, 20)), tensor((10, 20)), tensor((), "int64")], build), ZEN4)
+    assert len(turns(made)) == 1 or not WIDE

@@ -239,8 +239,11 @@ def _row_of(
     indices, last = builder.indices, rows[-1]
     terms = [dim_mul(indices.poly(i), s) for i, s in zip(index, where.strides, strict=True)]
     whole = total_cost([where.offset, *terms])
-    # Which element of its row a lane reads may be what another operand says.
-    chosen = [any(isinstance(n, Load) for n in walk(i)) for i in index]
+    # Which element of its row a lane reads may be what another operand says of that row.
+    chosen = [
+        any(isinstance(n, Load) for n in walk(i)) and indices.coefficient(term, last) != 0
+        for i, term in zip(index, terms, strict=True)
+    ]
     told = [term for term, picks in zip(terms, chosen, strict=True) if not picks]
     width = indices.coefficient(total_cost([where.offset, *told]), last)
     if width is None or (isinstance(width, int) and not 0 <= width <= longest):
