@@ -20,7 +20,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from relay.ir.dim import ANY, Dim, DimVar, as_dim, dim_add
+from relay.ir.dim import ANY, DimVar, as_dim, dim_add
 from relay.ir.effects import Effect
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, If, OpRef, Tuple, Var
 from relay.ir.module import Module
@@ -28,9 +28,9 @@ from relay.ir.record import record
 from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg
 from relay.ir.walk import free_vars
 from relay.transform.access import AccessTable
-from relay.transform.ad.loop_grown import INDEX
-from relay.transform.ad.loop_parts import call_of, integer, longer, no_rows
-from relay.transform.ad.loops import constant_step, keeps
+from relay.transform.ad.loop_parts import INDEX, call_of, integer, no_rows
+from relay.transform.ad.loop_tapes import Tapes
+from relay.transform.ad.loops import constant_step, keeps, row_behind
 from relay.transform.ad.terms import Code, project, tuple_of
 from relay.transform.base import Pass
 from relay.transform.blocks import all_bindings, body_of, on_several_devices
@@ -42,7 +42,6 @@ from relay.transform.spread_state import spread
 from relay.transform.tail_loops import TailLoop, tail_loop
 from relay.transform.uses import use_counts
 from relay.typing.effects import Effects
-from relay.typing.substitution import substitute
 
 # Matrices of fewer elements are read for a row in no more time than the row takes to be put behind others and read again.
 _LITTLE = 1 << 12
@@ -106,6 +105,7 @@ class _Distribution:
     outs: dict[int, _Out] = field(init=False)
     later: dict[Var, None] = field(init=False)  # what is computed behind the loop, in order
     kept: list[Var] = field(init=False)  # what that reads of an iteration
+    layout: Tapes = field(init=False)
     uses: DimUses = field(default_factory=DimUses)
 
     def __post_init__(self) -> None:
@@ -116,6 +116,7 @@ class _Distribution:
             for d, a in zip(function.type_params, loop.call.type_args, strict=True)
             if isinstance(d, DimVar) and a == as_dim(d)
         )
+        self.layout = Tapes(self.dims)
         self.values = {b.var: b.value for b in (*loop.before, *loop.again)}
         self.read = {v: frozenset(free_vars(value)) for v, value in self.values.items()}
         self.fixed = frozenset(p for p, a in pairs if a is p)
@@ -142,18 +143,12 @@ class _Distribution:
         assert isinstance(arg, Var)
         if counts[param] != 1 or counts[arg] or param in given or sum(a is arg for a in given) != 1:
             return None
-        if call.fn.name == "concatenate":
+        row = row_behind(param, arg, self.values, counts, self.loop.call)
+        if row is not None:
             fields = call.args[0]
-            parts = self.values.get(fields) if isinstance(fields, Var) else None
-            if not isinstance(parts, Tuple) or len(parts.fields) != 2 or parts.fields[0] is not param:
-                return None
-            assert isinstance(fields, Var) and isinstance(ty.shape, tuple)
-            row = parts.fields[1]
-            shape = cast(TensorType, type_of(row)).shape
-            one = isinstance(shape, tuple) and shape[0] == 1 and call.attrs.get("axis", 0) == 0
-            if not one or counts[fields] != 1 or not keeps(TensorType(ty.shape[1:], ty.dtype), self.dims):
-                return None
-            return _Out(param, row, frozenset((arg, fields))) if isinstance(row, Var) else None
+            assert isinstance(ty.shape, tuple) and isinstance(fields, Var)
+            lasts = keeps(TensorType(ty.shape[1:], ty.dtype), self.dims)
+            return _Out(param, row, frozenset((arg, fields))) if lasts and isinstance(row, Var) else None
         if self.sums and call.fn.name in ("add", "subtract") and param in call.args and keeps(ty, self.dims):
             item = call.args[1] if call.args[0] is param else call.args[0]
             if call.fn.name == "subtract" and item is call.args[0]:
@@ -173,8 +168,7 @@ class _Distribution:
             self.later = {v: None for v in self.values if v not in early and not self._is_link(v)}
             steady = self._steady()
             pulled = {v for v in self.later if not all(self._is_there(a, steady) for a in self.read[v])}
-            used = {a for v in self.later for a in self.read[v]}
-            used.update(o.item for o in self.outs.values())
+            used = self._used()
             self.kept = [
                 v
                 for v in (*self.loop.function.params, *self.values)
@@ -206,6 +200,10 @@ class _Distribution:
                 early.add(atom)
                 todo += self.read[atom]
         return early
+
+    def _used(self) -> set[Var]:
+        """What is read later."""
+        return {a for v in self.later for a in self.read[v]} | {o.item for o in self.outs.values()}
 
     def _is_link(self, v: Var) -> bool:
         return any(v in o.links for o in self.outs.values())
@@ -291,21 +289,18 @@ class _Distribution:
                 out.append(p)
         return out
 
-    def _outside(self, ty: Type) -> Type:
-        """A type where a loop has ended: only sizes that all iterations share have names."""
-        changing = [d for d in self.uses.of_type(ty) if d not in self.dims]
-        return cast(Type, substitute(ty, changing, [ANY] * len(changing)))
-
     def _recurrence(self, name: str) -> tuple[GlobalVar, Function]:
         """``f__recurrence(params but for outs, tapes) -> (what the end reads, tapes)``."""
         loop, done, ending = self.loop, DimVar("done"), self._ending()
         params = [p for n, p in enumerate(loop.function.params) if n not in self.outs]
-        tapes = [Var(f"{v.name}s", t, t) for v in self.kept for t in (_tape(v, as_dim(done)),)]
-        ret = TupleType((*(self._outside(type_of(v)) for v in ending), *(_tape(v, ANY) for v in self.kept)))
+        tapes = [self.layout.tape(v, as_dim(done), {}) for v in self.kept]
+        ret = TupleType(
+            (*(self.layout.outside(type_of(v)) for v in ending), *(self.layout.tape_type(v, ANY) for v in self.kept))
+        )
         target, dims = self._target(name, (*params, *tapes), ret)
         then = Code([b for b in loop.again if self._is_early(b.var)])
-        longer_ = [longer(then, t, v) for t, v in zip(tapes, self.kept, strict=True)]
-        args = (*(a for n, a in enumerate(loop.call.args) if n not in self.outs), *longer_)
+        grown = [self.layout.longer(then, t, v) for t, v in zip(tapes, self.kept, strict=True)]
+        args = (*(a for n, a in enumerate(loop.call.args) if n not in self.outs), *grown)
         given = {**self._following(), done: dim_add(as_dim(done), 1)}
         call = Call(target, args, type_args=tuple(given.get(d, as_dim(d)) for d in dims), ty=ret, span=loop.call.span)
         again, leave = then.block(then.bind(call, "rest")), _giving((*ending, *tapes))
@@ -324,7 +319,7 @@ class _Distribution:
 
     def _shared(self) -> list[Var]:
         """What all iterations share that is read later."""
-        used = {a for v in self.later for a in self.read[v]} | {o.item for o in self.outs.values()}
+        used = self._used()
         there = {d for v in self.kept for d in told(v.ty)}
         sizes = {d for v in self.later for d in self._sizes(v)} - there
         out: list[Var] = []
@@ -335,17 +330,17 @@ class _Distribution:
         return out
 
     def _counting(self) -> list[Var]:
-        used = {a for v in self.later for a in self.read[v]} | {o.item for o in self.outs.values()}
+        used = self._used()
         return [p for p in self.loop.function.params if p in self.counters and p in used]
 
     def _rest(self, name: str) -> tuple[GlobalVar, Function]:
         """``f__rest(j, what is shared, counters, tapes, outs) -> outs``."""
         loop, rows, at = self.loop, as_dim(DimVar("rows")), Var("j", INDEX, INDEX)
         shared, counters = self._shared(), self._counting()
-        tapes = [Var(f"{v.name}s", t, t) for v in self.kept for t in (_tape(v, rows),)]
+        tapes = [self.layout.tape(v, rows, {}) for v in self.kept]
         outs = [o.param for o in self.outs.values()]
         params = (at, *shared, *counters, *tapes, *outs)
-        ret = TupleType(tuple(self._outside(type_of(p)) for p in outs))
+        ret = TupleType(tuple(self.layout.outside(type_of(p)) for p in outs))
         target, dims = self._target(name, params, ret)
         then = Code()
         for v, tape in zip(self.kept, tapes, strict=True):
@@ -379,7 +374,7 @@ class _Distribution:
         empty = [code.bind(no_rows(cast(TensorType, type_of(v))), f"{v.name}s") for v in self.kept]
         given = [p for n, p in enumerate(function.params) if n not in self.outs]
         ends = [cast(Type, copier.type(type_of(v))) for v in ending]
-        found = called(recurrence, (*given, *empty), (*ends, *(_tape(v, rows) for v in self.kept)))
+        found = called(recurrence, (*given, *empty), (*ends, *(self.layout.tape_type(v, rows) for v in self.kept)))
         copier.atoms.update(zip(ending, found, strict=False))
         outs = [o.param for o in self.outs.values()]
         args: tuple[Expr, ...] = (integer(0), *self._shared(), *self._counting(), *found[len(ending) :], *outs)
@@ -402,13 +397,6 @@ def _function(target: GlobalVar, params: Sequence[Var], body: Block) -> Function
     ty = target.ty
     assert isinstance(ty, FuncType)
     return Function(tuple(params), body, ty.ret, ty.type_params, ty=ty)
-
-
-def _tape(v: Var, rows: Dim) -> TensorType:
-    """The type of so many values of a variable, one behind the other."""
-    ty = type_of(v)
-    assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
-    return TensorType((rows, *ty.shape), ty.dtype)
 
 
 def _number(value: int, like: Var) -> Constant:

@@ -1,6 +1,8 @@
 """Loops whose state is a tuple, seen as loops with a parameter for each field of it.
 
-@go(%i, %a): ... %a.0 ... %a.1 ...; @go(%i + 1, (%x, %y))   ->   @go(%i, %a0, %a1): ... %a0 ... %a1 ...; @go(%i + 1, %x, %y)
+A recurrence that hands on its state and a sum as one value says of neither alone what becomes of it:
+
+    @go(%i, %a): ... %a.0 ... %a.1 ...; @go(%i + 1, (%x, %y))   ->   @go(%i, %a0, %a1): ... %a0 ... %a1 ...; @go(%i + 1, %x, %y)
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg, menti
 from relay.transform.access import AccessTable
 from relay.transform.ad.conversions import Functions, zeros_like
 from relay.transform.ad.lifter import fresh_dims
-from relay.transform.ad.loop_grown import INDEX, Grown, rows_between
+from relay.transform.ad.loop_grown import Grown, rows_between
 from relay.transform.ad.loop_kept import Iteration, computed_again
 from relay.transform.ad.loop_parts import (
+    INDEX,
     call_of,
     inputs,
     instance,

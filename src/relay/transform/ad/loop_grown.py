@@ -18,13 +18,11 @@ from relay.ir.expr import Attrs, Binding, Call, Expr, Var
 from relay.ir.record import record
 from relay.ir.types import TensorType, Type
 from relay.transform.ad.conversions import zeros_like
-from relay.transform.ad.loop_parts import integer, row_count
+from relay.transform.ad.loop_parts import INDEX, integer, row_count
 from relay.transform.ad.loops import INSIDE, Loop, Role, Unsuited
 from relay.transform.ad.terms import Code, tuple_of
 from relay.transform.ad.values import Frame, Value
 from relay.transform.build import internal_call, op_call, type_of
-
-INDEX = TensorType((), "int64")
 
 
 @record(slots=True, eq=False)

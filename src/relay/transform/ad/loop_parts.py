@@ -20,6 +20,8 @@ from relay.transform.blocks import nested_blocks, operands
 from relay.transform.build import constant, internal_call, op_call, type_of
 from relay.typing.substitution import map_type
 
+INDEX = TensorType((), "int64")
+
 
 def call_of(target: GlobalVar, args: Sequence[Expr], dims: Mapping[DimVar, TypeArg], span: Span | None) -> Call:
     """A call of a function whose dim parameters are ``dims`` where these say so, and otherwise what the arguments say."""

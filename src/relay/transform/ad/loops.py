@@ -15,7 +15,7 @@ from relay.transform.ad.duals import Lifting, differentiable
 from relay.transform.blocks import all_bindings, as_block, body_of, is_primitive
 from relay.transform.build import type_of
 from relay.transform.dims import DimUses
-from relay.transform.tail_loops import tail_call
+from relay.transform.tail_loops import TailLoop, tail_call
 from relay.transform.uses import use_counts
 from relay.typing.text import type_text
 
@@ -47,19 +47,10 @@ class Role(Enum):
 
 
 @record(frozen=True, slots=True, eq=False)
-class Loop:
-    """``f(params) { before; if (cond) { again; f(call) } else { leave } }``, or with the branches exchanged (``on``: the value of
-    ``cond`` for another iteration). ``steps`` are what counters add; ``rows`` what growing parameters get, one row each;
+class Loop(TailLoop):
+    """A loop, and what it does with its parameters: ``steps`` are what counters add; ``rows`` what growing parameters get, one row each;
     ``read`` those of them that an iteration reads, too; ``fixed_dims`` the dims that all iterations share."""
 
-    name: str
-    function: Function
-    before: tuple[Binding, ...]
-    cond: Expr
-    on: bool
-    again: tuple[Binding, ...]
-    call: Call
-    leave: Block
     roles: tuple[Role, ...]
     steps: dict[int, int]
     rows: dict[int, Expr]
@@ -146,7 +137,7 @@ def _role(
         raise changing
     if keeps(ty, dims):
         return Role.STATE
-    row = _row(param, arg, values, counts, call)
+    row = row_behind(param, arg, values, counts, call)
     if row is None or not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple):
         raise changing
     if counts[param] > 1 and ty.dtype not in ADDED_IN_PLACE:
@@ -212,7 +203,7 @@ def constant_step(param: Var, arg: Expr, values: Mapping[Var, Expr]) -> int | No
     return by if value.fn.name == "add" else -by
 
 
-def _row(param: Var, arg: Expr, values: Mapping[Var, Expr], counts: Mapping[Var, int], call: Call) -> Expr | None:
+def row_behind(param: Var, arg: Expr, values: Mapping[Var, Expr], counts: Mapping[Var, int], call: Call) -> Expr | None:
     """The one row that is put behind a parameter, where nothing reads both together in the same iteration."""
     joined = values.get(arg) if isinstance(arg, Var) else None
     if not isinstance(joined, Call) or not isinstance(joined.fn, OpRef) or joined.attrs.get("axis", 0) != 0:
