@@ -9,6 +9,11 @@ product, which reads the weights once.
 
     go__recurrence(%i, %h, %hs): ...; go__recurrence(%i + 1, %h1, [%hs, %h1])
     go__rest(%j, %hs, %out): go__rest(%j + 1, %hs, [%out, nn.softmax(nn.dense(%hs[%j], %w))])
+
+Sums take the memory of one iteration, and shall not take that of all: the recurrence stops after a block of iterations, what they add is
+added, and both go on from there.
+
+    go__blocks(%i, %h, %sum): let (%i1, %h1, %hs) = go__recurrence(%i, %h, []); go__blocks(%i1, %h1, go__rest(0, %hs, %sum))
 """
 
 from __future__ import annotations
@@ -49,6 +54,8 @@ _LITTLE = 1 << 12
 _MORE = 4
 # So many rows at once keep the multiply-adds busy by themselves.
 _ROWS = 16
+# The iterations of a block: what is kept of them, and made of that, stays in a cache, and a matrix is read for all of them.
+_BLOCK = 128
 
 
 @record(frozen=True, slots=True)
@@ -56,12 +63,13 @@ class DistributeLoops(Pass):
     """Divide loops in the recurrence and what follows from it, where that multiplies what the recurrence computes by matrices.
 
     Before: typed blocks whose sizes have names, functions lifted. After: the same values. A function that calls itself last, once, and
-    puts rows behind a tensor, or (``sums``) adds to one, that it does not read, calls ``@f__recurrence``, which keeps what these rows are
-    made of, and then ``@f__rest``, which makes them. Only pure operations are moved. What is only added up took the memory of one
-    iteration before, and takes that of all after: gradients do anyway. Programs that use several devices are left as they are.
+    puts rows behind a tensor, or adds to one, that it does not read, calls ``@f__recurrence``, which keeps what these are made of, and then
+    ``@f__rest``, which makes them. Where it adds, ``@f__blocks`` calls both for some of the iterations, and itself for the next ones; with
+    ``at_once``, for all, which takes the memory of all: gradients do anyway. Only pure operations are moved. Programs that use several
+    devices are left as they are.
     """
 
-    sums: bool = False
+    at_once: bool = False
     name: ClassVar[str] = "distribute_loops"
 
     def __call__(self, module: Module) -> Module:
@@ -72,7 +80,7 @@ class DistributeLoops(Pass):
             if loop is None or len(loop.call.type_args) != len(function.type_params) or on_several_devices(function):
                 continue
             state = spread(loop)
-            found = _Distribution(state.loop, effects, table, self.sums)
+            found = _Distribution(state.loop, effects, table, self.at_once)
             if found.is_worth():
                 made.update(found.functions({*module.functions, *made}))
                 made[name] = replace(function, body=state.gathered(body_of(made[name])))
@@ -87,6 +95,7 @@ class _Out:
     param: Var
     item: Var
     links: frozenset[Var]
+    is_sum: bool
 
 
 @record(slots=True, eq=False)
@@ -96,7 +105,7 @@ class _Distribution:
     loop: TailLoop
     effects: Effects
     table: AccessTable
-    sums: bool
+    at_once: bool
     dims: frozenset[DimVar] = field(init=False)  # what all iterations share
     values: dict[Var, Expr] = field(init=False)
     read: dict[Var, frozenset[Var]] = field(init=False)
@@ -128,6 +137,8 @@ class _Distribution:
             out = self._out(param, arg, counts)
             if out is not None:
                 self.outs[n] = out
+        if not self.at_once and not self._stops_anywhere():
+            self.outs = {n: o for n, o in self.outs.items() if not o.is_sum}
         links = {v for o in self.outs.values() for v in o.links}
         read = {d for v in self.values if v not in links for d in self._sizes(v)} - self.dims
         self.outs = {n: o for n, o in self.outs.items() if read.isdisjoint(self.uses.of_type(o.param.ty))}
@@ -148,14 +159,22 @@ class _Distribution:
             fields = call.args[0]
             assert isinstance(ty.shape, tuple) and isinstance(fields, Var)
             lasts = keeps(TensorType(ty.shape[1:], ty.dtype), self.dims)
-            return _Out(param, row, frozenset((arg, fields))) if lasts and isinstance(row, Var) else None
-        if self.sums and call.fn.name in ("add", "subtract") and param in call.args and keeps(ty, self.dims):
+            return _Out(param, row, frozenset((arg, fields)), False) if lasts and isinstance(row, Var) else None
+        if call.fn.name in ("add", "subtract") and param in call.args and keeps(ty, self.dims):
             item = call.args[1] if call.args[0] is param else call.args[0]
             if call.fn.name == "subtract" and item is call.args[0]:
                 return None
             if isinstance(item, Var) and type_of(item) == ty:
-                return _Out(param, item, frozenset((arg,)))
+                return _Out(param, item, frozenset((arg,)), True)
         return None
+
+    def _stops_anywhere(self) -> bool:
+        """Whether the loop can be left behind any iteration, and gone on with: what the next one begins with has sizes that do not change,
+        and its condition can be found twice."""
+        pairs = zip(self.loop.function.params, self.loop.call.args, strict=True)
+        others = (p for n, (p, a) in enumerate(pairs) if a is not p and n not in self.outs)
+        pure = all(self.effects.of(b.value) == Effect.PURE for b in self.loop.before)
+        return pure and all(isinstance(type_of(p), TensorType) and keeps(type_of(p), self.dims) for p in others)
 
     def _sizes(self, v: Var) -> Iterator[DimVar]:
         yield from self.uses.of_value(self.values[v])
@@ -264,18 +283,37 @@ class _Distribution:
 
     def functions(self, taken: Collection[str]) -> dict[str, Function]:
         """Those that stand in the loop's place, by name."""
-        name = self.loop.name
+        name, function = self.loop.name, self.loop.function
         recurrence = self._recurrence(unused(f"{name}__recurrence", taken))
         rest = self._rest(unused(f"{name}__rest", taken))
-        return {
-            name: self._whole(recurrence[0], rest[0]),
-            recurrence[0].name: with_own_dims(recurrence[1]),
-            rest[0].name: with_own_dims(rest[1]),
-        }
+        made = {recurrence[0].name: with_own_dims(recurrence[1]), rest[0].name: with_own_dims(rest[1])}
+        if not self._is_in_blocks():
+            return {name: self._whole(recurrence[0], rest[0], self.loop.leave), **made}
+        blocks = GlobalVar(unused(f"{name}__blocks", taken), function.ty)
+        whole = self._whole(recurrence[0], rest[0], self._next_block(blocks))
+        return {name: replace(function, body=self._same(blocks)), blocks.name: with_own_dims(whole), **made}
+
+    def _is_in_blocks(self) -> bool:
+        return not self.at_once and any(o.is_sum for o in self.outs.values())
+
+    def _same(self, target: GlobalVar) -> Block:
+        """A call with the loop's parameters."""
+        function, code = self.loop.function, Code()
+        own: dict[DimVar, TypeArg] = {d: as_dim(d) for d in function.type_params if isinstance(d, DimVar)}
+        return code.block(code.bind(call_of(target, function.params, own, self.loop.call.span), "rest"))
+
+    def _next_block(self, blocks: GlobalVar) -> Block:
+        """What follows a block of iterations: the next, or the end."""
+        loop, again = self.loop, self._same(blocks)
+        code = Code([b for b in loop.before if self._is_early(b.var)])
+        branches = (again, loop.leave) if loop.on else (loop.leave, again)
+        return code.block(code.bind(If(loop.cond, *branches, loop.function.ret_type), "result"))
 
     def _ending(self) -> list[Var]:
-        """What the end reads of the last values."""
+        """What is read of the last values: what the end reads, or all that the next block begins with."""
         function, moved = self.loop.function, {o.param for o in self.outs.values()}
+        if self._is_in_blocks():
+            return [p for p in function.params if p not in self.fixed and p not in moved]
         read = free_vars(self.loop.leave)
         sizes = {
             d
@@ -306,8 +344,18 @@ class _Distribution:
         again, leave = then.block(then.bind(call, "rest")), _giving((*ending, *tapes))
         start = Code([b for b in loop.before if self._is_early(b.var)])
         branches = (again, leave) if loop.on else (leave, again)
-        result = start.bind(If(loop.cond, *branches, ret), "result")
+        cond = self._or_full(start, done) if self._is_in_blocks() else loop.cond
+        result = start.bind(If(cond, *branches, ret), "result")
         return target, _function(target, (*params, *tapes), start.block(result))
+
+    def _or_full(self, code: Code, done: DimVar) -> Var:
+        """The loop's condition, which ends it behind a block of iterations, too."""
+        size = code.bind(op_call("size_of", (), {"size": as_dim(done)}))
+        if self.loop.on:
+            more = code.bind(op_call("less", (size, integer(_BLOCK))), "more")
+            return code.bind(op_call("logical_and", (more, self.loop.cond)), "more")
+        full = code.bind(op_call("greater_equal", (size, integer(_BLOCK))), "full")
+        return code.bind(op_call("logical_or", (full, self.loop.cond)), "ends")
 
     def _is_early(self, v: Var) -> bool:
         return v not in self.later and not self._is_link(v)
@@ -358,8 +406,8 @@ class _Distribution:
         result = start.bind(If(more, again, leave, ret), "result")
         return target, _function(target, params, start.block(result))
 
-    def _whole(self, recurrence: GlobalVar, rest: GlobalVar) -> Function:
-        """The function that calls both, and ends as the loop does."""
+    def _whole(self, recurrence: GlobalVar, rest: GlobalVar, end: Block) -> Function:
+        """The function that calls both, and ends with ``end``, over the loop's parameters and what the end of it reads."""
         loop, function, code = self.loop, self.loop.function, Code()
         own: dict[DimVar, TypeArg] = {d: as_dim(d) for d in function.type_params if isinstance(d, DimVar)}
         rows, ending = as_dim(DimVar("rows", gradual=True)), self._ending()
@@ -380,8 +428,8 @@ class _Distribution:
         args: tuple[Expr, ...] = (integer(0), *self._shared(), *self._counting(), *found[len(ending) :], *outs)
         made = called(rest, args, (cast(Type, copier.type(type_of(p))) for p in outs))
         copier.atoms.update(zip(outs, made, strict=True))
-        end = copier.copy(loop.leave)
-        return replace(function, body=Block((*code.bindings, *end.bindings), end.result, function.ret_type))
+        ended = copier.copy(end)
+        return replace(function, body=Block((*code.bindings, *ended.bindings), ended.result, function.ret_type))
 
     def _target(self, name: str, params: Sequence[Var], ret: Type) -> tuple[GlobalVar, tuple[DimVar, ...]]:
         dims = tuple(dict.fromkeys(d for p in params for d in self.uses.of_type(p.ty)))

@@ -108,7 +108,7 @@ def _hoisted(module: Module, entries: tuple[str, ...] | str) -> Module:
     """Loops with what does not depend on their states in front of them."""
     dead = DeadFunctions(entries)
     module = after(
-        module, (DistributeLoops(sums=True), HoistOverTime(True, entries), dead, Inline(entries=entries), DeadCode())
+        module, (DistributeLoops(at_once=True), HoistOverTime(True, entries), dead, Inline(entries=entries), DeadCode())
     )
     return module.with_functions({n: one_call(n, _unnamed(f)) for n, f in module.functions.items()})
 
