@@ -72,6 +72,10 @@ class Conversions:
             zero = self.a.splat(old, "0.0" if is_float(source) else "0", lanes)
             return Value(emit(f"{'fcmp une' if is_float(source) else 'icmp ne'} {from_} {text}, {zero}"), dtype, lanes)
         if is_float(dtype):
+            if source == "bool":
+                # A choice under a mask: LLVM would make integers of the mask, and floats of these.
+                one, zero = self.a.splat(new, "1.0", lanes), self.a.splat(new, "0.0", lanes)
+                return Value(emit(f"select {from_} {text}, {to} {one}, {to} {zero}"), dtype, lanes)
             if not is_float(source):
                 signed = is_signed(source)
                 text = emit(f"{'sitofp' if signed else 'uitofp'} {from_} {text} to {to}")
