@@ -295,7 +295,7 @@ class _InBlock:
         sizes = [dims(p.var)[axis] for p in parts]
         needed: list[Binding] = []
         args: list[Expr] = []
-        ready, copied, shared = 0, 0, 0
+        ready, copied, shared, copies = 0, 0, 0, 0
         known = all(isinstance(size, int) for size in sizes)
         unread = unread_operands(parts[0].call)
         for n, along in enumerate(reads):
@@ -329,6 +329,7 @@ class _InBlock:
             args.append(var)
             ready = max(ready, self._ready(own))
             copied += copied_elements(var)
+            copies += 1
         place = max(ready, min(p.position for p in parts))
         if any(self._first_reader(p.var) < place for p in parts):
             return None
@@ -343,7 +344,7 @@ class _InBlock:
             total = dim_add(total, size)
         if not isinstance(call.ty, TensorType) or call.ty.shape != (*shape[:axis], total, *shape[axis + 1 :]):
             return None
-        saved = (shared * (known or not copied) + _LAUNCH) * (len(parts) - 1)
+        saved = (shared * (known or not copied) + _LAUNCH) * (len(parts) - 1) - _LAUNCH * copies
         return Joint(list(parts), axis, sizes, call, Var("joint", None, call.ty), place, needed, copied, saved)
 
     def _extended(self, joint: Joint) -> Joint | None:
