@@ -55,11 +55,8 @@ HOST = replace(
     l3_bytes=32 << 20,
 )
 # That kind of machine, with all of its instructions: what tests say of plans is the same wherever they run.
-ZEN4 = (
-    HOST
-    if HOST.mask_registers
-    else replace(parse_target("znver4"), l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20)
-)
+_ZEN4 = replace(parse_target("znver4"), l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20)
+ZEN4 = HOST if set(_ZEN4.features) <= set(HOST.features) else _ZEN4
 
 # Calls the body chunk by chunk, as worker 0, 1, 2, 0, ...: each worker has its own slice of the workspace.
 _PARALLEL_FOR = """

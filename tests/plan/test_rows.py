@@ -15,6 +15,7 @@ from relay.ir.dim import DimVar, as_dim, dim_mul
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Expr
 from relay.loop.ir import Alloc, Branch, For, LetScalar, Prefetch, Stmt, Store
+from relay.loop.printer import kernel_text
 from relay.loop.walk import buffers_read, expressions, statements
 from relay.op import registry
 from relay.plan.kernel_plan import KernelPlan, make_plan
@@ -723,3 +724,34 @@ def test_short_sums_in_long_blocks_do_not_turn_lanes_across_blocks() -> None:
     assert any(
         s.var.extent == 28 for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"
     )
+
+
+@pytest.mark.parametrize("op", ["nn.matmul", "nn.dense"])
+@pytest.mark.parametrize(
+    ("sizes", "line"),
+    [((6, 6, 6), 6), ((3, 4, 4), 4), ((5, 32, 6), 6), ((12, 12, 12), 12), ((2, 10, 10), 10), ((5, 6, 7), 7)],
+)
+def test_small_products_have_lanes_across_columns(op: str, sizes: tuple[int, int, int], line: int) -> None:
+    """Sums along fewer elements than a vector has lanes would be added up lane by lane, and read lane by lane where these lie apart."""
+    m, k, n = sizes
+    fn = primitive([tensor((m, k)), tensor((k, n) if op == "nn.matmul" else (n, k))], lambda make, a, b: make(op, a, b))
+    plan = check(fn, {}, tolerance=1e-5)
+    loops = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
+    along = op == "nn.dense" and k > 16
+    assert loops and all((s.var.extent == line) != along for s in loops)
+
+
+@pytest.mark.parametrize("op", ["where", "argmax"])
+def test_rows_of_a_square_are_few_where_they_are_short(op: str) -> None:
+    """There is no code for rows that are short, and more than a vector has lanes."""
+
+    def build(m: Maker, a: Expr, b: Expr, c: Expr) -> Expr:
+        if op == "argmax":
+            return m("argmax", a, axis=1)
+        chosen = m("where", m("greater", b, c), b, c)
+        return m("add", a, m("multiply", m("expand_dims", chosen, axis=1), m("expand_dims", b, axis=0)))
+
+    fn = primitive([tensor((N, N)), tensor((N,)), tensor((N,))], build)
+    check(fn, *({V: size} for size in (1, 7, 8, 16, 33)))
+    text = kernel_text(make_plan(fn, ZEN4).kernel)
+    assert "<= 8" not in text and "> 8" not in text

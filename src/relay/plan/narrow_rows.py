@@ -152,6 +152,8 @@ def narrow_rows(
     unknown = next((r.width for r in operands if not isinstance(r.width, int)), None)
     if unknown is not None and (matrices or not _are_alike(plans, operands, unknown)):
         return None
+    if unknown is not None and known_equal(last.extent, unknown):
+        return None  # where rows are short, they are few
     if unknown is None and not matrices and not _pays(emitter, plans, operands, lanes):
         return None
     widths = [r.width if isinstance(r.width, int) else _LONGEST_UNKNOWN for r in operands]

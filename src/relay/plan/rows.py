@@ -33,6 +33,7 @@ from relay.plan.rows_across import across, held, turned
 from relay.plan.short_rows import Short, computes, is_computed, of_small_matrices
 from relay.plan.space import Accesses, Space, accesses
 from relay.plan.strips import strips
+from relay.te.index import Indices
 from relay.te.scalar import (
     Axis,
     Const,
@@ -340,7 +341,9 @@ def _across_rows(
         long = any(not isinstance(axis.extent, int) or axis.extent >= lanes for axis in going)
         down = len(going) == len(loops) and all(may_be_few(last.extent, axis.extent, dear) for axis in going)
         beside = all(lie_beside(indices, found.polys, last, axis) for axis in going)
-        filled = last.extent * _PART_FILLED >= lanes and all(_is_shorter(axis.extent, last.extent) for axis in sums)
+        filled = last.extent * _PART_FILLED >= lanes and all(
+            _is_no_longer(axis.extent, last.extent) or _lie_across(indices, found, axis, last) for axis in sums
+        )
         if not (filled and sums) and (not (long and beside) or (_is_near(last.extent) and not down)):
             return False
     votes, undecided, across = 0, True, False
@@ -368,7 +371,9 @@ def _across_rows(
             if along_row in _NEIGHBOURS:
                 votes += 1
             elif along_axis in _NEIGHBOURS:
-                short = isinstance(axis.extent, int) and axis.extent * 2 <= lanes
+                # What all of the other rows read is loaded once for them.
+                shared = len(rows) > 1 and all(indices.coefficient(poly, row) == 0 for row in rows[:-1])
+                short = isinstance(axis.extent, int) and axis.extent * (1 if shared else 2) <= lanes
                 near = isinstance(along_row, int) and along_row <= _NEAR  # windows that lie close to each other
                 alone = shape_size(tuple(a.extent for a in (*plan.inner, *plan.reduced))) == axis.extent
                 votes += 1 if short and (near or alone) else -1
@@ -383,9 +388,15 @@ def _across_rows(
     return votes > 0 or (undecided and across)
 
 
-def _is_shorter(extent: Dim, other: int) -> bool:
-    """Whether an axis is known to be shorter than another one."""
-    return isinstance(extent, int) and extent < other
+def _is_no_longer(extent: Dim, other: int) -> bool:
+    """Whether an axis is known to be no longer than another one."""
+    return isinstance(extent, int) and extent <= other
+
+
+def _lie_across(indices: Indices, found: Accesses, axis: Axis, row: Axis) -> bool:
+    """Whether what differs from row to row lies beside each other there, and apart along an axis."""
+    steps = [(indices.coefficient(p, row), indices.coefficient(p, axis)) for p in found.polys]
+    return all(across in _NEIGHBOURS and along not in _NEIGHBOURS for across, along in steps if across != 0)
 
 
 def _is_near(step: Dim | None) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 
-from relay.ir.dim import Dim
+from relay.ir.dim import Dim, known_equal
 from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.plan.build import Builder
@@ -55,6 +55,8 @@ class Short:
         sizes = frozenset(size for axes in inside for size in axes if not isinstance(size, int))
         gathered = computes(nest) or min(_read_bits(nest), default=_GATHERED) >= _GATHERED
         few = FEW if gathered else _FEW_ONE_BY_ONE
+        if lanes > few and any(known_equal(line, size) for size in sizes):
+            return None  # where rows are short, they are few
         return Short(nest, sizes, None if isinstance(line, int) or not sizes else line, lanes, few)
 
     @property
