@@ -189,6 +189,16 @@ def test_rows_of_any_number(dims: str, n: object, m: object, products: int) -> N
     assert operators(after).count("nn.dense") == products
 
 
+@pytest.mark.parametrize(("size", "products"), [(6, 2), (64, 1)])
+def test_small_operands_are_not_copied_to_be_shared(size: int, products: int) -> None:
+    """What lays them side by side is a kernel of its own, which is all that one product less saves."""
+    text = f"""def @main(%x: Tensor[({size}, 1), float32], %p: Tensor[({size}, 3), float32], %f: Tensor[({size}, {size}), float32]) {{
+      nn.matmul(transpose(nn.matmul(%f, %x)), nn.matmul(%f, %p))
+    }}"""
+    after = joined(typed(text), array(size, 1), array(size, 3), array(size, size))
+    assert operators(after).count("nn.matmul") == products + 1
+
+
 def test_weights_of_unknown_sizes_are_not_copied() -> None:
     """A loop would copy them in each iteration."""
     text = """def @main[h: Dim, k: Dim](%x: Tensor[(1, h), float32], %a: Tensor[(k, h), float32], %b: Tensor[(h, h), float32]) {
