@@ -38,6 +38,16 @@ CASES = {
     "transport": Case(lambda n, f: [abs(f(n, n + 3)), number(1e-3)], by_jax=False),
     "flow": Case(lambda n, f: [f(1, 64), f(128, 64) * 0.2, f(64, 128) * 0.2, number(1e-3)], by_jax=False),
     "solve": Case(lambda n, f: [definite(n, f), f(n)], by_jax=False),
+    "cholesky": Case(lambda n, f: [definite(n, f)]),
+    "kalman": Case(
+        lambda n, f: [
+            f(n, 3),
+            (0.7 * np.eye(6, dtype=np.float32) + f(6, 6) * 0.05),
+            f(3, 6),
+            definite(6, f),
+            definite(3, f),
+        ]
+    ),
     "edit_distance": Case(lambda n, f: [letters(n), letters(n + 7)], gradient=False, by_jax=False),
 }
 
@@ -159,6 +169,37 @@ def in_jax() -> dict[str, Callable[..., Any]]:
         done = loop(lambda s: (s[3] > 1e-8) & (s[4] < 100), one, (jnp.zeros_like(b), b, b, b @ b, 0))
         return done[0], done[4]
 
+    def cholesky(a: Any) -> Any:
+        at = jnp.arange(len(a))
+
+        def one(factor: Any, j: Any) -> Any:
+            c = a[:, j] - factor @ factor[j]
+            return factor.at[:, j].set(jnp.where(at >= j, c * jax.lax.rsqrt(c[j]), 0)), None
+
+        return scan(one, jnp.zeros_like(a), at)[0]
+
+    def inverse(a: Any) -> Any:
+        at = jnp.arange(len(a))
+
+        def one(s: Any, i: Any) -> Any:
+            row, here = s[0][i], at == i
+            new = jnp.where(here, 1, row) / row[i]
+            others = jnp.where(here, 0, s[0]) - s[0][:, i][:, None] * new
+            return (jnp.where(here[:, None], new, others), s[1] + jnp.log(row[i])), None
+
+        return scan(one, (a, 0.0), at)[0]
+
+    def kalman(ys: Any, f: Any, h: Any, q: Any, r: Any) -> Any:
+        def one(s: Any, y: Any) -> Any:
+            x, p = f @ s[0], f @ s[1] @ f.T + q
+            off, seen = y[:, None] - h @ x, p @ h.T
+            inverted, volume = inverse(h @ seen + r)
+            gain = seen @ inverted
+            likely = (off * (inverted @ off)).sum() + volume
+            return (x + gain @ off, p - gain @ seen.T, s[2] - likely * 0.5), None
+
+        return scan(one, (jnp.zeros((6, 1)), q, 0.0), ys)[0][2]
+
     found = (
         selective_scan,
         retention,
@@ -172,6 +213,8 @@ def in_jax() -> dict[str, Callable[..., Any]]:
         transport,
         flow,
         solve,
+        cholesky,
+        kalman,
     )
     return {f.__name__: f for f in found}
 

@@ -95,6 +95,17 @@ def centres(x: Array, first: Array) -> Array:
     return c
 
 
+def kalman(ys: Array, f: Array, h: Array, q: Array, r: Array) -> Array:
+    x, p, likely = np.zeros((6, 1)), q, 0.0
+    for y in ys:
+        x, p = f @ x, f @ p @ f.T + q
+        off, spread = y[:, None] - h @ x, h @ p @ h.T + r
+        gain = p @ h.T @ np.linalg.inv(spread)
+        likely -= 0.5 * ((off.T @ np.linalg.solve(spread, off)).item() + np.linalg.slogdet(spread)[1])
+        x, p = x + gain @ off, p - gain @ h @ p
+    return np.asarray(likely)
+
+
 def edit_distance(a: Array, b: Array) -> Array:
     row = list(range(len(b) + 1))
     for i, x in enumerate(a):
@@ -116,9 +127,10 @@ BY_NUMPY = {
         words_to_come,
         tags,
         centres,
+        kalman,
         edit_distance,
     )
-}
+} | {"cholesky": np.linalg.cholesky}
 
 
 @pytest.mark.parametrize("name", CASES)
