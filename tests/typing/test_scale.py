@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ import relay
 from relay.ir.equality import alpha_equal
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, If, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
-from relay.ir.types import TensorType, scalar
+from relay.ir.types import AdtType, TensorType, TupleType, scalar
 from relay.ir.walk import free_vars
 from relay.typing import Effects, infer, monomorphise, verify_types
 
@@ -158,3 +159,46 @@ def test_types_as_deep_as_can_be_written(type_: str) -> None:
     )
     assert alpha_equal(relay.parse(str(mod)), mod)
     assert float(relay.compile(mod)(2.0)) == float(np.asarray(relay.evaluate(mod, 2.0))) == 2.0
+
+
+HEADER = '#[version = "0.0.5"]\n'
+
+
+def doubled(n: int, value: str, before: str = "") -> str:
+    """A program in which each of ``n`` variables is made of the one before it, twice."""
+    lets = "".join(f"let %a{i + 1} = {value.format(f'%a{i}')};\n" for i in range(n))
+    return HEADER + f"def @main(%a0: Tensor[(2,), float32]) {{\n{before}{lets}(%a{n}, 1f).1 }}\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "before"),
+    [
+        ("({0}, {0})", ""),
+        ("(fn () {{ {0} }}, {0})", ""),
+        ("%twice({0})", "let %twice = fn (%x) { (%x, %x) };\n"),
+        ("%pair({0}, {0})", "let %pair = fn[A] (%x: A, %y: A) -> (A, A) { (%x, %y) };\n"),
+    ],
+)
+def test_a_type_that_doubles_meets_a_limit(value: str, before: str) -> None:
+    small = relay.parse(doubled(8, value, before))
+    assert relay.evaluate(small, np.ones(2, np.float32)) == 1
+    with pytest.raises(relay.RelayError, match="a type of more than 131072 parts") as e:
+        relay.parse(doubled(40, value, before))
+    assert e.value.span is not None
+    assert "<text>" in str(e.value)
+
+
+def test_variables_of_one_large_type_take_no_walk_each() -> None:
+    """A hundred names for a type of 65,536 parts."""
+    text = doubled(16, "({0}, {0})").replace("(%a16, 1f).1", "".join(f"let %b{i} = %a16;\n" for i in range(100)) + "1f")
+    module = relay.parse(text)
+    assert len(module.functions) == 1
+
+
+def test_equal_types_made_apart_are_equal() -> None:
+    x, y = (TupleType((TupleType((F32, scalar("int32"))), AdtType("List", (F32,)))) for _ in range(2))
+    assert x is not y
+    assert x == y
+    assert hash(x) == hash(y)
+    assert pickle.loads(pickle.dumps(x)) == x
+    assert x != TupleType((x.fields[0], AdtType("List", (scalar("int32"),))))

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, fields
 from enum import Enum
 
-from relay.ir.dim import Dim, DimVar, is_any
+from relay.ir.diagnostics import TypeError_
+from relay.ir.dim import Dim, DimVar, SymDim, is_any
 from relay.ir.record import record
 
 _serial = itertools.count()
@@ -57,13 +58,83 @@ class TensorType:
     device: str | None = None
 
 
-@record(frozen=True, slots=True)
-class TupleType:
+# How many tensors a type may mention, one that stands in it twice counted twice: what reads a type goes over all of it, and tuples become
+# one value for each of their tensors.
+MOST_PARTS = 1 << 17
+
+
+class LargeType(TypeError_):
+    """A type of more than `MOST_PARTS` tensors."""
+
+
+class _Compound:
+    """A type made of others. Its size, its hash and whether variables stand in it are found once: a type that ``%b = (%a, %a)`` makes of
+    itself again and again is a large one of few objects."""
+
+    __slots__ = ("_closed", "_hash", "_parts")
+
+    _closed: bool
+    _hash: int
+    _parts: int
+
+    def _inside(self) -> Sequence[TypeArg]:
+        raise NotImplementedError
+
+    def __post_init__(self) -> None:
+        parts = 0
+        for t in self._inside():
+            parts += t._parts if isinstance(t, _Compound) else 1
+        if parts > MOST_PARTS:
+            raise LargeType(
+                f"a type of more than {MOST_PARTS} parts, where one that stands in it twice counts twice",
+                hint="a tuple of a tuple with itself doubles; keep one of them, or name parts by a type definition",
+            )
+        self._parts = parts
+
+    @property
+    def closed(self) -> bool:
+        """Whether no variable stands in it, of types or of dims, and no function in it has parameters for them."""
+        try:
+            return self._closed
+        except AttributeError:
+            self._closed = found = self._without_variables()
+            return found
+
+    def _without_variables(self) -> bool:
+        return all(map(is_closed, self._inside()))
+
+    def _values(self) -> tuple[object, ...]:
+        return tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash = found = hash(self._values())
+            return found
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return hash(self) == hash(other) and self._values() == other._values()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The hash is that of names and variables in this process.
+        return type(self), self._values()
+
+
+@record(frozen=True, slots=True, eq=False)
+class TupleType(_Compound):
     fields: tuple[Type, ...]
 
+    def _inside(self) -> tuple[Type, ...]:
+        return self.fields
 
-@record(frozen=True, slots=True)
-class FuncType:
+
+@record(frozen=True, slots=True, eq=False)
+class FuncType(_Compound):
     """``fn[type_params](params) -> ret where constraints``."""
 
     params: tuple[Type, ...]
@@ -71,18 +142,30 @@ class FuncType:
     type_params: tuple[TypeParam, ...] = ()
     constraints: tuple[Relation, ...] = ()
 
+    def _inside(self) -> tuple[Type, ...]:
+        return (*self.params, self.ret)
 
-@record(frozen=True, slots=True)
-class RefType:
+    def _without_variables(self) -> bool:
+        return not self.type_params and not self.constraints and all(map(is_closed, self._inside()))
+
+
+@record(frozen=True, slots=True, eq=False)
+class RefType(_Compound):
     value: Type
 
+    def _inside(self) -> tuple[Type, ...]:
+        return (self.value,)
 
-@record(frozen=True, slots=True)
-class AdtType:
+
+@record(frozen=True, slots=True, eq=False)
+class AdtType(_Compound):
     """An algebraic data type applied to its arguments: ``List[Tensor[(4,), float32]]``."""
 
     name: str
     args: tuple[TypeArg, ...] = ()
+
+    def _inside(self) -> tuple[TypeArg, ...]:
+        return self.args
 
 
 @record(frozen=True, slots=True)
@@ -97,6 +180,19 @@ class Relation:
 Type = TensorType | TupleType | FuncType | RefType | AdtType | TypeVar
 # What a type argument can be: a type, a shape, a dim or a base type, by the kind of the parameter.
 TypeArg = Type | tuple[Dim, ...] | Dim | str
+
+
+def is_closed(t: TypeArg) -> bool:
+    """Whether no variable stands in it, of types or of dims."""
+    if isinstance(t, _Compound):
+        return t.closed
+    if isinstance(t, TensorType):
+        return isinstance(t.dtype, str) and isinstance(t.shape, tuple) and not _symbolic(t.shape)
+    return not _symbolic(t) if isinstance(t, tuple) else not isinstance(t, TypeVar | SymDim)
+
+
+def _symbolic(shape: Iterable[Dim]) -> bool:
+    return any(isinstance(d, SymDim) for d in shape)
 
 
 @record(frozen=True, slots=True)

@@ -51,6 +51,7 @@ from relay.ir.span import Span
 from relay.ir.trampoline import Step
 from relay.ir.types import (
     FuncType,
+    LargeType,
     RefType,
     TupleType,
     Type,
@@ -83,55 +84,55 @@ class Inference(InferenceState):
 
     def visit(self, e: Expr) -> Step[Type]:
         """The type of a node that is not an atom, and of everything below it."""
-        match e:
-            case Call():
-                try:
+        try:
+            match e:
+                case Call():
                     t = yield from self._call(e)
-                except DividedByZero as error:
-                    raise located(error, e.span) from None
-            case Function():
-                t = yield from self.function_value(e, generalise=False)
-            case Block():
-                t = yield from self._block(e)
-            case Tuple():
-                fields: list[Type] = []
-                for n, f in enumerate(e.fields):
-                    known = self.known(f, e, n)
-                    fields.append(self.plain((yield self.visit(f)), e, n) if known is None else known)
-                t = TupleType(tuple(fields))
-            case Proj():
-                known = self.known(e.tuple, e, 0)
-                t = self._projection(e, (yield self.visit(e.tuple)) if known is None else known)
-            case If():
-                cond = yield from self._child(e.cond, e, 0)
-                self.fit(cond, BOOL, _at(e.cond, e), "the condition of if", _ONE_CONDITION)
-                then = yield from self._child(e.then, e, 1)
-                orelse = yield from self._child(e.orelse, e, 2)
-                t = self.join(then, orelse, _at(e.orelse, e), "the branches of if")
-            case Match():
-                t = yield from self._match(e)
-            case RefNew():
-                value = yield from self._child(e.value, e, 0)
-                known = self.wanted.get(id(e))
-                wanted = known and self.solver.head(known)
-                if isinstance(wanted, RefType):
-                    self.fit(value, wanted.value, _at(e.value, e), "the first value of a reference")
-                    value = wanted.value
-                t = RefType(value)
-            case RefRead():
-                t = self._content((yield from self._child(e.ref, e, 0)), e.span)
-            case RefWrite():
-                content = self._content((yield from self._child(e.ref, e, 0)), e.span)
-                value = yield from self._child(e.value, e, 1)
-                self.fit(value, content, _at(e.value, e), "the value written to a reference")
-                t = UNIT
-            case Grad():
-                t = self._gradient(e, (yield from self._child(e.fn, e, 0)))
-            case Var() | GlobalVar() | Constant() | OpRef() | ConstructorRef():
-                # Reached only where there is no parent: the root.
-                raise AssertionError("atoms are typed where they stand")
-            case _:
-                assert_never(e)
+                case Function():
+                    t = yield from self.function_value(e, generalise=False)
+                case Block():
+                    t = yield from self._block(e)
+                case Tuple():
+                    fields: list[Type] = []
+                    for n, f in enumerate(e.fields):
+                        known = self.known(f, e, n)
+                        fields.append(self.plain((yield self.visit(f)), e, n) if known is None else known)
+                    t = TupleType(tuple(fields))
+                case Proj():
+                    known = self.known(e.tuple, e, 0)
+                    t = self._projection(e, (yield self.visit(e.tuple)) if known is None else known)
+                case If():
+                    cond = yield from self._child(e.cond, e, 0)
+                    self.fit(cond, BOOL, _at(e.cond, e), "the condition of if", _ONE_CONDITION)
+                    then = yield from self._child(e.then, e, 1)
+                    orelse = yield from self._child(e.orelse, e, 2)
+                    t = self.join(then, orelse, _at(e.orelse, e), "the branches of if")
+                case Match():
+                    t = yield from self._match(e)
+                case RefNew():
+                    value = yield from self._child(e.value, e, 0)
+                    known = self.wanted.get(id(e))
+                    wanted = known and self.solver.head(known)
+                    if isinstance(wanted, RefType):
+                        self.fit(value, wanted.value, _at(e.value, e), "the first value of a reference")
+                        value = wanted.value
+                    t = RefType(value)
+                case RefRead():
+                    t = self._content((yield from self._child(e.ref, e, 0)), e.span)
+                case RefWrite():
+                    content = self._content((yield from self._child(e.ref, e, 0)), e.span)
+                    value = yield from self._child(e.value, e, 1)
+                    self.fit(value, content, _at(e.value, e), "the value written to a reference")
+                    t = UNIT
+                case Grad():
+                    t = self._gradient(e, (yield from self._child(e.fn, e, 0)))
+                case Var() | GlobalVar() | Constant() | OpRef() | ConstructorRef():
+                    # Reached only where there is no parent: the root.
+                    raise AssertionError("atoms are typed where they stand")
+                case _:
+                    assert_never(e)
+        except (DividedByZero, LargeType) as error:
+            raise located(error, e.span) from None
         self.types[id(e)] = t
         if self.solver.level:
             self.visited_level[id(e)] = self.solver.level

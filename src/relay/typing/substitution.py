@@ -33,6 +33,8 @@ def map_type(t: TypeArg, type_of: TypeOf, dim_of: DimOf) -> TypeArg:
     """Replace variables (None keeps one), those that function types bind as well, by other variables. The same object when nothing
     changed."""
     match t:
+        case TupleType() | FuncType() | RefType() | AdtType() if t.closed:
+            return t
         case TensorType():
             shape = t.shape
             if isinstance(shape, tuple):
@@ -136,6 +138,8 @@ def variables(t: TypeArg) -> Iterator[TypeParam]:
                 if isinstance(now.dtype, TypeVar):
                     todo.append(now.dtype)
                 todo.append(now.shape)
+            case TupleType() | FuncType() | RefType() | AdtType() if now.closed:
+                pass
             case TypeVar():
                 yield now
             case int() | AnyDim() | str():
@@ -166,6 +170,8 @@ def free_variables(t: TypeArg) -> list[TypeParam]:
     while todo:
         now, inner = todo.pop()
         match now:
+            case TupleType() | FuncType() | RefType() | AdtType() if now.closed:
+                pass
             case FuncType():
                 todo += [(part, inner.union(now.type_params)) for part in (now.ret, *reversed(now.params))]
             case TupleType():
