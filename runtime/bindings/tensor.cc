@@ -505,6 +505,12 @@ Value value_of_known(nb::handle object, const KnownElements& elements, int64_t c
   return Value::of(new_tensor(storage, 0, elements.dtype, rank, shape));
 }
 
+// Whether the elements are dates or durations: one of NumPy's lends its eight bytes as numbers.
+static bool of_time(nb::handle object) {
+  nb::object kind = nb::getattr(nb::getattr(object, "dtype", nb::none()), "kind", nb::none());
+  return nb::isinstance<nb::str>(kind) && (nb::cast<std::string>(kind) == "M" || nb::cast<std::string>(kind) == "m");
+}
+
 Tensor* tensor_from_array(nb::handle object, uint8_t dtype, bool copy) {
   Tensor* tensor = nullptr;
   // Its buffer has numbers under the mask as well.
@@ -513,7 +519,7 @@ Tensor* tensor_from_array(nb::handle object, uint8_t dtype, bool copy) {
          "expected a tensor, found %s, whose mask would be lost; filled() says what stands under it",
          python_type(object).c_str());
   if (!PyBytes_Check(object.ptr()) && !PyByteArray_Check(object.ptr())) {
-    if (PyObject_CheckBuffer(object.ptr())) tensor = from_buffer(object, dtype, copy);
+    if (PyObject_CheckBuffer(object.ptr()) && !of_time(object)) tensor = from_buffer(object, dtype, copy);
     if (tensor == nullptr) tensor = from_extended_array(object, dtype, copy);
     if (tensor == nullptr) tensor = from_dlpack_object(object, dtype, copy);
   }

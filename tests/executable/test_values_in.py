@@ -367,6 +367,15 @@ def test_an_array_in_another_byte_order_is_named_as_such() -> None:
         exe(np.ones(3, ">f4"))
 
 
+@pytest.mark.parametrize("given", [np.datetime64("2020-01-01"), np.timedelta64(3, "s"), np.zeros(8, "datetime64[s]")])
+def test_a_date_is_no_tensor_of_bytes(given: object) -> None:
+    """A scalar of NumPy's lends its eight bytes."""
+    for program in ("%x: Tensor[(8,), uint8]) { %x }", "%x: List[Tensor[(8,), uint8]]) { %x }"):
+        exe = relay.compile(f'#[version = "0.0.5"]\nimport prelude\ndef @main({program}')
+        with pytest.raises(RelayError, match=r"(?s)%x.*expected a tensor, found .* of (datetime|timedelta)64\["):
+            exe([given] if "List" in program else given)
+
+
 def test_what_an_array_says_beside_its_elements_is_not_lost() -> None:
     """Neither the mask of one of NumPy's nor that one of PyTorch's stands for its negative, of which the memory tells nothing."""
     mod = relay.parse('#[version = "0.0.5"]\nimport prelude\ndef @main(%x: List[Tensor[(3,), float32]]) { %x }')

@@ -94,6 +94,8 @@ def dyn_full(
 def _slice(data: te.Tensor, bounds: tuple[te.Tensor, te.Tensor, te.Tensor], n: int) -> tuple[te.Scalar, ...]:
     """The first position of a slice along axis n, its step, and how many positions it has (Python's rules; step 0: none)."""
     begin, end, step = (index64(b[n]) for b in bounds)
+    # No axis is as long; a distance and this stay within 64 bits.
+    step = te.maximum(te.minimum(step, 1 << 56), -(1 << 56))
     size = te.size(data.shape[n])
     forward = step > 0
     # Counted from the end where negative, then moved to where a slice in this direction can begin and end.

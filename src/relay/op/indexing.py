@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar, cast
 
 from relay import te
 from relay.ir.dim import Dim, KnownSize, ceil_div, dim_add, dim_max, dim_min, dim_sub, shape_size
@@ -27,7 +27,7 @@ def take(
     )
 
     def bounded(index: te.Scalar, extent: Dim) -> te.Scalar:
-        return (wrapped if mode == "wrap" else clipped)(index64(index), extent)
+        return wrapped(index, extent) if mode == "wrap" else clipped(index64(index), extent)
 
     if axis is None:
         te.require(batch_dims == 0, "take needs an axis for batch axes")
@@ -121,6 +121,19 @@ def one_hot(
 # Programs write the greatest (or least) number of 32 or 64 bits for "to the end".
 _AT_THE_END: Final = (2**31 - 1, 2**63 - 1)
 _AT_THE_START: Final = (-(2**31), -(2**31) + 1, -(2**63), -(2**63) + 1)
+# No axis with elements is as long; what is computed of sizes and a number up to it, bytes as well, stays within 64 bits.
+_BEYOND: Final = 1 << 56
+
+
+_Number = TypeVar("_Number", bound=Dim)
+
+
+def _within(extent: Dim, value: _Number) -> _Number:
+    """A position, a count or a stride; one far beyond the axis moved nearer."""
+    if not isinstance(value, int):
+        return value
+    most = 2 * extent + 2 if isinstance(extent, int) else _BEYOND
+    return cast(_Number, max(-most, min(value, most))) if abs(value) > most else value
 
 
 def _slice(extent: Dim, begin: Dim | None, end: Dim | None, stride: int) -> tuple[Dim, Dim]:
@@ -130,6 +143,7 @@ def _slice(extent: Dim, begin: Dim | None, end: Dim | None, stride: int) -> tupl
     def bound(value: Dim | None, last: bool) -> Dim:
         if value is None or value in (_AT_THE_END if last else _AT_THE_START):
             return high if last else low
+        value = _within(extent, value)
         from_end = isinstance(value, int) and value < 0 and not isinstance(value, KnownSize)
         if from_end:
             return dim_max(dim_add(extent, value), low)
@@ -168,11 +182,13 @@ def strided_slice(
         stop: Dim | None = e
         if slice_mode == "size":
             step = 1
+            b = None if b is None or b in _AT_THE_START else _within(data.shape[axis], b)
             stop = (
                 None
                 if e is None or (isinstance(e, int) and e < 0 and not isinstance(e, KnownSize))
-                else dim_add(b or 0, e)
+                else dim_add(b or 0, _within(data.shape[axis], e))
             )
+        step = _within(data.shape[axis], step)
         starts[axis], shape[axis] = _slice(data.shape[axis], b, stop, step)
         by[axis] = step
 

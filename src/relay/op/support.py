@@ -99,7 +99,9 @@ def zero(dtype: str) -> te.Const:
 
 
 def index64(x: te.Scalar) -> te.Scalar:
-    """An element of an index tensor as an index."""
+    """An element of an index tensor as an index; one of 2**63 or more, which lies behind every axis, as 2**63 - 1."""
+    if x.dtype == "uint64":
+        x = te.minimum(x, te.const(2**63 - 1, "uint64"))
     return te.cast(x, "int64")
 
 
@@ -109,8 +111,10 @@ def clipped(index: te.Scalar, extent: Dim) -> te.Scalar:
 
 
 def wrapped(index: te.Scalar, extent: Dim) -> te.Scalar:
-    """The index modulo the extent."""
-    return index % te.size(extent)
+    """The index modulo the extent, both int64."""
+    if index.dtype == "uint64":
+        return te.cast(index % te.cast(te.size(extent), "uint64"), "int64")
+    return index64(index) % te.size(extent)
 
 
 # -- row-major orders
