@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,6 +159,41 @@ def test_a_description_of_entries_that_cannot_be_read(info: str) -> None:
     image_of = ExecutableImage((asm.finish(),), (EntryPoint("main", 0, info, (None,)),)).to_bytes()
     with pytest.raises(FileError, match=r"says of its entries cannot be read.*\n.*compile the program again"):
         relay.Executable.from_bytes(image_of, None)
+
+
+DESCRIBED = """#[version = "0.0.5"]
+import prelude
+type Sized[n: Dim, s: Shape, b: BaseType, A] { Two(Tensor[(n, 2*n), float32], Tensor[s, b], A), One(Sized[n, s, b, (A, A)]), }
+def @main[n: Dim](%x: Tensor[(n, 3), float32], %p: (Option[int64], List[Tensor[(3,), float32]]), %s: Sized[4, (2,), int32, bool]) {
+  (exp(%x), %p, %s)
+}
+"""
+
+
+def test_damage_in_a_description_of_entries_is_found_when_it_is_loaded(tmp_path: Path) -> None:
+    """Each word of it replaced, under a right checksum: names that nothing has, kinds and dtypes that are none."""
+    mod = relay.parse(DESCRIBED)
+    exe = relay.compile(mod)
+    exe.save(tmp_path / "e.rlx")
+    data = (tmp_path / "e.rlx").read_bytes()
+    start = data.index(b'{"params":')
+    words = [m.start() for m in re.finditer(rb'"[a-z0-9_# ]+"', data[start : data.index(b'"requests"', start)])]
+    two = mod.adt("Sized").Two(np.ones((4, 8), np.float32), np.ones(2, np.int32), True)
+    arguments = (np.ones((2, 3), np.float32), (None, [np.ones(3, np.float32)]), two)
+    refused = 0
+    for first in words:
+        damaged = bytearray(data)
+        damaged[start + first + 1] ^= 8
+        try:
+            found = relay.Executable.from_bytes(bytes(sealed(damaged)), None)
+        except FileError:
+            refused += 1
+            continue
+        assert repr(found)
+        with suppress(RelayError):  # another name of a parameter or a size
+            found(*arguments)
+            found.run_batch("main", [arguments, arguments])
+    assert refused > len(words) // 2
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

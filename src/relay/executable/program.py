@@ -13,6 +13,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+from relay.executable.description import check_description
 from relay.executable.errors import ArgumentError
 from relay.executable.runtime import _runtime
 from relay.executable.values import Signature
@@ -102,6 +103,8 @@ class Executable:
         self._threads = threads or 0
         try:
             infos = {name: json.loads(program.entry_info(name)) for name in program.entries}
+            for info in infos.values():
+                check_description(info, infos)
             self._batches = {name: Batch(**info["requests"]) for name, info in infos.items() if "requests" in info}
             inner = {batch.entry for batch in self._batches.values()}
             self._signatures = {name: Signature(name, info) for name, info in infos.items() if name not in inner}

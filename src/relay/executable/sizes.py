@@ -11,7 +11,7 @@ from relay.executable.numbered import Numbered
 from relay.ir.diagnostics import ShapeError
 
 Size = Any
-_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
+OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
     "add": operator.add,
     "mul": operator.mul,
     "floordiv": operator.floordiv,
@@ -33,7 +33,7 @@ def with_sizes(size: Size, meaning: Callable[[str], Size]) -> Size:
     name, *operands = size
     a, b = (with_sizes(o, meaning) for o in operands)
     if isinstance(a, int) and isinstance(b, int):
-        return None if b == 0 and name in ("floordiv", "mod") else _OPERATIONS[name](a, b)
+        return None if b == 0 and name in ("floordiv", "mod") else OPERATIONS[name](a, b)
     return None if a is None or b is None else [name, a, b]
 
 
