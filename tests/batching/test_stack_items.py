@@ -155,3 +155,35 @@ def @main[d: Dim, h: Dim](%xs: {items}, {of}) {{
     for n in (0, 1, 6):
         given = arguments(name, n, 5, 4)
         same(exe(*given), relay.evaluate(mod, *given))
+
+
+@pytest.mark.parametrize("matrix", ["Tensor[(?, ?), float32]", "Tensor[(2, ?), float32]"])
+@pytest.mark.parametrize("sizes", [(3,), (3, 3), ()])
+def test_items_whose_sizes_no_argument_says_are_not_stacked(matrix: str, sizes: tuple[int, ...]) -> None:
+    text = f"""#[version = "0.0.5"]
+import prelude
+def @main(%l: List[Tensor[(?,), float32]], %m: {matrix}) {{
+  @map(fn (%y) {{ nn.dense(%m, reshape(%y, newshape=[1, -1])) }}, %l)
+}}
+"""
+    program = relay.parse(text)
+    items, matrix_ = [np.arange(n, dtype=np.float32) for n in sizes], np.ones((2, 3), np.float32)
+    expected: Any = relay.evaluate(program, items, matrix_)
+    for executor in ("vm", "aot"):
+        found: Any = relay.compile(program, executor=executor)(items, matrix_)
+        assert len(found) == len(expected)
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_a_size_that_stands_in_a_list_alone_is_named_where_it_is_needed() -> None:
+    text = """#[version = "0.0.5"]
+import prelude
+def @main[n: Dim](%l: List[int32], %o: Option[Tensor[(n,), float32]]) {
+  @map(fn (%y) { ones(shape=[Dim[n]], dtype="float32") }, %l)
+}
+"""
+    with pytest.raises(
+        relay.RelayError, match=r"<text>:4:18: the size n is not known here: no tensor among the arguments"
+    ):
+        relay.compile(relay.parse(text))

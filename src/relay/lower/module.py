@@ -9,7 +9,9 @@ from relay.codegen.kernels import ObjectCode
 from relay.executable.bytecode import FunctionCode
 from relay.executable.format import EntryPoint, ExecutableImage, KernelEntry, Operand
 from relay.ir.diagnostics import CompileError
-from relay.ir.expr import Function
+from relay.ir.dim import DimVar
+from relay.ir.expr import Call, Function
+from relay.ir.span import Span
 from relay.ir.types import TensorType
 from relay.loop.ir import TURN
 from relay.loop.target import Target
@@ -19,9 +21,12 @@ from relay.lower.emit import emit_function
 from relay.lower.entry import emit_entry
 from relay.lower.planning import ModulePlan
 from relay.lower.signature import entry_info
+from relay.lower.sizes import UnknownSize
 from relay.lower.unit import Planned, Unit
 from relay.lower.work import kernel_work
+from relay.transform.blocks import all_bindings, body_of, is_primitive
 from relay.transform.dead_code import BESIDE
+from relay.transform.dims import DimUses
 from relay.typing.relations import located
 
 
@@ -76,8 +81,23 @@ def _about(function: Function) -> Iterator[None]:
     """Errors without a place are about the function."""
     try:
         yield
+    except UnknownSize as error:
+        raise located(error, _first_needed(error.variable, function) or function.span) from None
     except CompileError as error:
         raise located(error, function.span) from None
+
+
+def _first_needed(variable: DimVar, function: Function) -> Span | None:
+    """Where the function first makes a tensor of this size, or an operation is given it."""
+    uses = DimUses()
+    for outer in all_bindings(body_of(function)):
+        value = outer.value
+        inside = all_bindings(body_of(value.fn)) if isinstance(value, Call) and is_primitive(value.fn) else ()
+        for b in (*inside, outer):
+            span: Span | None = b.value.span
+            if span is not None and variable in (*uses.of_type(b.var.ty), *uses.of_value(b.value)):
+                return span
+    return None
 
 
 def _kernel(planned: Planned, number: int, symbol: str) -> KernelEntry:

@@ -13,6 +13,17 @@ from relay.lower.scoped import Scoped
 _OPCODE = {"floordiv": "IFloorDiv", "mod": "IMod", "min": "IMin", "max": "IMax"}
 
 
+class UnknownSize(CompileError):
+    """No tensor from which the value of ``variable`` can be read is there where it is needed."""
+
+    def __init__(self, variable: DimVar) -> None:
+        super().__init__(
+            f"the size {variable.name} is not known here: no tensor among the arguments has it as a size",
+            hint="pass a tensor whose shape mentions it, one that does not stand inside another value",
+        )
+        self.variable = variable
+
+
 class Sizes:
     """Registers of dims and numbers in one function. What a branch computes is forgotten at its end (`enter`, `leave`).
 
@@ -90,7 +101,7 @@ class Sizes:
         return [self.register(d) for d in dims]
 
     def register(self, dim: Dim) -> int:
-        """A register with the value of the dim. Raises CompileError for a variable that nothing has bound."""
+        """A register with the value of the dim. Raises UnknownSize for a variable that nothing has bound."""
         if isinstance(dim, int):
             if not -(1 << 63) <= dim < 1 << 63:
                 raise CompileError(f"a size in @{self._function} is more than int64 holds: {dim}")
@@ -126,10 +137,7 @@ class Sizes:
     def variable(self, variable: DimVar) -> int:
         found = self._registers.get(variable)
         if found is None:
-            raise CompileError(
-                f"dimension {variable.name} has no value in @{self._function}: no tensor there has it as a size",
-                hint="pass a tensor whose shape mentions it",
-            )
+            raise UnknownSize(variable)
         return found
 
     def _binary(self, opcode: str, a: int, b: int) -> int:

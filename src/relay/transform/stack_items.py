@@ -30,7 +30,7 @@ from relay.transform.batching.lifted import Emitter, with_rows
 from relay.transform.blocks import as_block
 from relay.transform.build import op_call, type_of
 from relay.transform.copying import Copier
-from relay.transform.dims import typical_elements
+from relay.transform.dims import DimUses, typical_elements
 from relay.transform.fix_invariants import self_calls
 from relay.transform.function_types import unused
 from relay.transform.list_walks import ListWalk, list_walk
@@ -59,7 +59,7 @@ class StackItems(Pass):
         made: dict[str, Function] = {}
         for name, function in module.functions.items():
             walk = list_walk(module, name, function)
-            items = None if walk is None else _items(walk)
+            items = None if walk is None else _items(function, walk)
             at = None if walk is None or items is None else _goes_on(name, function, walk)
             if walk is None or items is None or at is None:
                 continue
@@ -71,13 +71,18 @@ class StackItems(Pass):
         return module.with_functions({**module.functions, **made}) if made else module
 
 
-def _items(walk: ListWalk) -> tuple[TensorType, ...] | None:
-    """The tensors of an item that is one or a tuple of them, none of them large; None of others."""
+def _items(function: Function, walk: ListWalk) -> tuple[TensorType, ...] | None:
+    """The tensors of an item that is one or a tuple of them, none of them large, and of sizes that another argument says; None of others.
+    (Sizes that stand in the list alone are not known before an item is looked at, and those named for a ``?`` differ.)"""
     ty = type_of(item.var) if isinstance(item := walk.pattern.fields[walk.layout.head], PVar) else None
     found = ty.fields if isinstance(ty, TupleType) else (ty,)
     if not found or not all(isinstance(t, TensorType) and isinstance(t.shape, tuple) for t in found):
         return None
     tensors = cast("tuple[TensorType, ...]", found)
+    uses = DimUses()
+    known = {v for p in function.params if isinstance(p.ty, TensorType) for v in uses.of_type(p.ty)}
+    if not known.issuperset(v for t in tensors for v in uses.of_type(t)):
+        return None
     return None if any(map(mentions_any, tensors)) or max(map(typical_elements, tensors)) > _MANY else tensors
 
 
