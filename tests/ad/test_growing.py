@@ -221,3 +221,64 @@ def test_of_many_lengths_with_one_compilation() -> None:
         args = [normal(steps, 3), normal(rows, 3), normal(1, 3), normal(3, 3)]
         for found, expected in zip(plain(exe(*args)), plain(relay.evaluate(module, *args)), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+UNNAMED = {
+    # What is put out is made behind the loop, where the gradient finds what is left: states, of which there is one more in each iteration.
+    "a loop that is distributed": (
+        """def @go(%i: int64, %n: int64, %xs: Tensor[(?, 64), float64], %v: Tensor[(64, 64), float64], %h: Tensor[(1, 64), float64],
+    %o: Tensor[(?, 64), float64], %p: Tensor[(?, 64), float64]) -> (Tensor[(?, 64), float64], Tensor[(?, 64), float64]) {
+  if (%i < %n) {
+    let %h1 = tanh(%h + expand_dims(take(%xs, %i, axis=0), axis=0));
+    @go(%i + 1i64, %n, %xs, %v, %h1, concatenate((%o, exp(nn.dense(%h1, %v))), axis=0), concatenate((%p, %h1), axis=0))
+  } else { (%o, %p) }
+}
+def @loss[n: Dim](%xs: Tensor[(n, 64), float64], %h: Tensor[(1, 64), float64], %v: Tensor[(64, 64), float64]) -> float64 {
+  let %none = zeros(shape=[0, 64], dtype="float64");
+  let %r = @go(0i64, Dim[n], %xs, %v, %h, %none, %none);
+  sum(%r.0) + sum(%r.1 * %r.1)
+}
+def @main[n: Dim](%xs: Tensor[(n, 64), float64], %h: Tensor[(1, 64), float64], %v: Tensor[(64, 64), float64]) {
+  grad(@loss)(%xs, %h, %v).1
+}""",
+        [(64,), (1, 64), (64, 64)],
+    ),
+    "rows that are read": (
+        """def @go(%i: int64, %n: int64, %xs: Tensor[(?, 3), float64], %h: Tensor[(1, 3), float64], %o: Tensor[(?, 3), float64])
+    -> (Tensor[(1, 3), float64], Tensor[(?, 3), float64]) {
+  if (%i < %n) {
+    let %h1 = tanh(%h + expand_dims(take(%xs, %i, axis=0), axis=0)) + mean(%o);
+    @go(%i + 1i64, %n, %xs, %h1, concatenate((%o, %h1 * %h), axis=0))
+  } else { (%h, %o) }
+}
+def @loss[n: Dim](%xs: Tensor[(n, 3), float64], %h: Tensor[(1, 3), float64]) -> float64 {
+  let %r = @go(0i64, Dim[n], %xs, %h, ones(shape=[2, 3], dtype="float64"));
+  sum(%r.0) + sum(%r.1 * %r.1)
+}
+def @main[n: Dim](%xs: Tensor[(n, 3), float64], %h: Tensor[(1, 3), float64]) { grad(@loss)(%xs, %h).1 }""",
+        [(3,), (1, 3)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_what_grows_where_sizes_have_no_names(name: str) -> None:
+    text, (row, *others) = UNNAMED[name]
+    program = relay.parse(VERSION + text)
+    exe = relay.compile(program, entries=("main", "loss"))
+    rng = np.random.default_rng(3)
+    for n in (0, 1, 4):
+        args = [rng.standard_normal(s) * 0.3 for s in ((n, *row), *others)]
+        found: Any = exe(*args)
+        expected: Any = relay.evaluate(program, *args)
+        for number, (a, b) in enumerate(zip(found, expected, strict=True)):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-9, atol=1e-12)
+            if a.shape[0]:
+                step = rng.standard_normal(a.shape)
+                there = [
+                    float(exe.run("loss", *args[:number], args[number] + t * step, *args[number + 1 :]))
+                    for t in (1e-6, -1e-6)
+                ]
+                np.testing.assert_allclose(
+                    (there[0] - there[1]) / 2e-6, np.sum(np.asarray(a) * step), rtol=1e-5, atol=1e-7
+                )

@@ -33,7 +33,7 @@ from relay.ir.record import record
 from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg
 from relay.ir.walk import free_vars
 from relay.transform.access import AccessTable
-from relay.transform.ad.loop_parts import INDEX, call_of, integer, no_rows
+from relay.transform.ad.loop_parts import INDEX, call_of, integer, no_rows, solved
 from relay.transform.ad.loop_tapes import Tapes
 from relay.transform.ad.loops import constant_step, keeps, row_behind
 from relay.transform.ad.terms import Code, project, tuple_of
@@ -361,9 +361,12 @@ class _Distribution:
         return v not in self.later and not self._is_link(v)
 
     def _following(self) -> dict[DimVar, TypeArg]:
-        """The sizes in the next iteration."""
-        pairs = zip(self.loop.function.type_params, self.loop.call.type_args, strict=True)
-        return {d: a for d, a in pairs if isinstance(d, DimVar)}
+        """The sizes in the next iteration; those that only the types of parameters name are what it is given."""
+        loop, params = self.loop, self.loop.function.params
+        sizes: dict[DimVar, TypeArg] = {d: ANY for p in params for d in self.uses.of_type(p.ty)}
+        pairs = zip(loop.function.type_params, loop.call.type_args, strict=True)
+        sizes.update((d, a) for d, a in pairs if isinstance(d, DimVar))
+        return solved(sizes, map(type_of, params), map(type_of, loop.call.args))
 
     def _shared(self) -> list[Var]:
         """What all iterations share that is read later."""

@@ -100,7 +100,9 @@ class Loops:
             self.writing, self.fixed = before
 
     def lift(self, loop: Loop) -> Lifted:
-        params = tuple(Var(p.name, type_of(p), type_of(p), p.span) for p in loop.function.params)
+        # A size that is not known gets a name: where rows are read, the way back asks for it.
+        types = [cast(Type, named(type_of(p), p.name)) for p in loop.function.params]
+        params = tuple(Var(p.name, t, t, p.span) for p, t in zip(loop.function.params, types, strict=True))
         reverse = self.reverse
         self.fixed = frozenset(params[n] for n in loop.having(Role.FIXED))
         whole = Block((*loop.before, *loop.again, *loop.leave.bindings), loop.cond, type_of(loop.cond))
@@ -110,7 +112,7 @@ class Loops:
             frame = Frame()
             given: list[Value] = []
             for p, new in zip(loop.function.params, params, strict=True):
-                reverse.env[p] = reverse.argument(frame, new, type_of(p), p.span)
+                reverse.env[p] = reverse.argument(frame, new, type_of(new), p.span)
                 given.append(reverse.env[p])
             return frame, given, run(reverse.block(Block(loop.before, loop.cond, type_of(loop.cond)), frame))
 
