@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field
 from enum import Enum
 
 from relay.ir.diagnostics import TypeError_
@@ -80,16 +80,19 @@ class _Compound:
     def _inside(self) -> Sequence[TypeArg]:
         raise NotImplementedError
 
+    def _values(self) -> tuple[object, ...]:
+        raise NotImplementedError
+
     def __post_init__(self) -> None:
         parts = 0
         for t in self._inside():
             parts += t._parts if isinstance(t, _Compound) else 1
+        self._parts = parts
         if parts > MOST_PARTS:
             raise LargeType(
                 f"a type of more than {MOST_PARTS} parts, where one that stands in it twice counts twice",
                 hint="a tuple of a tuple with itself doubles; keep one of them, or name parts by a type definition",
             )
-        self._parts = parts
 
     @property
     def closed(self) -> bool:
@@ -102,9 +105,6 @@ class _Compound:
 
     def _without_variables(self) -> bool:
         return all(map(is_closed, self._inside()))
-
-    def _values(self) -> tuple[object, ...]:
-        return tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
 
     def __hash__(self) -> int:
         try:
@@ -132,6 +132,9 @@ class TupleType(_Compound):
     def _inside(self) -> tuple[Type, ...]:
         return self.fields
 
+    def _values(self) -> tuple[object, ...]:
+        return (self.fields,)
+
 
 @record(frozen=True, slots=True, eq=False)
 class FuncType(_Compound):
@@ -145,6 +148,9 @@ class FuncType(_Compound):
     def _inside(self) -> tuple[Type, ...]:
         return (*self.params, self.ret)
 
+    def _values(self) -> tuple[object, ...]:
+        return (self.params, self.ret, self.type_params, self.constraints)
+
     def _without_variables(self) -> bool:
         return not self.type_params and not self.constraints and all(map(is_closed, self._inside()))
 
@@ -154,6 +160,9 @@ class RefType(_Compound):
     value: Type
 
     def _inside(self) -> tuple[Type, ...]:
+        return (self.value,)
+
+    def _values(self) -> tuple[object, ...]:
         return (self.value,)
 
 
@@ -166,6 +175,9 @@ class AdtType(_Compound):
 
     def _inside(self) -> tuple[TypeArg, ...]:
         return self.args
+
+    def _values(self) -> tuple[object, ...]:
+        return (self.name, self.args)
 
 
 @record(frozen=True, slots=True)
