@@ -34,7 +34,7 @@ KINDS = [
     "scan",
     "dense",
 ]
-KINDS += ["batch", "pad", "argmax", "norm", "literal", "split"]
+KINDS += ["batch", "pad", "argmax", "norm", "literal", "split", "windows"]
 REDUCING = ["sum", "max", "min", "mean"]
 
 
@@ -121,6 +121,12 @@ class Program:
             case "pad" if rank:
                 width = tuple((self.pick([0, 1]), self.pick([0, 2])) for _ in range(rank))
                 self.call("nn.pad", (x,), pad_width=width)
+            case "windows" if rank == 3:
+                size, stride, border = self.pick([2, 3]), self.pick([1, 2]), self.pick([0, 1])
+                lines = self.call("expand_dims", (x,), axis=0)
+                each = {"pool_size": (size, size), "strides": (stride, stride), "padding": (border, border)}
+                assert lines is not None
+                self.call(self.pick(["nn.max_pool2d", "nn.avg_pool2d"]), (lines,), **each)
             case "argmax" if rank:
                 found = self.call("argmax", (x,), axis=axis)
                 if found is not None:

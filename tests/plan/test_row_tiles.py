@@ -222,6 +222,24 @@ def @main{declared}(%x: Tensor[({sizes}, {lines}), float32]) {{ nn.{kind}_pool2d
     np.testing.assert_allclose(np.asarray(relay.compile(program)(x)), wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("arch", ["here", "x86-64-v3"])
+@pytest.mark.parametrize("kind", ["max", "avg"])
+@pytest.mark.parametrize("size, stride, padding", [(2, 1, 0), (3, 1, 1), (3, 2, 1), (3, 2, 0)])
+def test_lines_of_windows_are_made_several_at_once_where_nobody_knows_how_many_there_are(
+    size: int, stride: int, padding: int, kind: str, arch: str
+) -> None:
+    """The last of them are those that end where the image does, and fewer go one by one."""
+    window = {"pool_size": [size] * 2, "strides": [stride] * 2, "padding": [padding] * 2}
+    fn = primitive([tensor((N, 3, H, W))], lambda m, x: m(f"nn.{kind}_pool2d", x, **window))
+    sizes = [
+        dict(zip(SIZES, each, strict=True))
+        for each in [*((1, h, 19) for h in range(2, 20)), (0, 9, 9), (2, 33, 16), (1, 18, 2), (2, 17, 65)]
+    ]
+    plan = check(fn, *sizes, target=None if arch == "here" else parse_target(arch))
+    made = [s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc) and s.buffer.name.startswith("acc")]
+    assert len(made) >= 8 and {b.scope for b in made} == {"register"}
+
+
 def test_greatest_elements_of_windows_share_what_they_read() -> None:
     plan = check(
         primitive([tensor((8, 3, 28, 28))], lambda m, x: m("nn.max_pool2d", x, pool_size=[3, 3], padding=[1, 1]))

@@ -151,6 +151,8 @@ def _avg_pool(axes: str) -> None:
             # Positions first + k * by, k < size, in [low, stop).
             skipped = te.maximum((low - first + (by - 1)) // by, 0)
             reached = te.minimum((te.size(stop) - first + (by - 1)) // by, pool.size[n])
+            if not ceil_mode and (count_include_pad or pool.after[n] == 0):  # no window reaches beyond the end
+                reached = te.const(pool.size[n], "int64")
             return te.maximum(reached - skipped, 0)
 
         def body(*i: te.Scalar) -> te.Scalar:

@@ -241,6 +241,21 @@ def rows_at_once(emitter: Emitter, plan: MemberPlan, rows: Sequence[Axis]) -> di
     return steps if read_each(emitter, value, steps, taps, vectors, line) <= SHARED * alone else {}
 
 
+def lines_at_once(emitter: Emitter, plan: MemberPlan, rows: Sequence[Axis]) -> int:
+    """How many neighbours along the row before the last one are best summed at once, with lanes along the last one, where it is not known
+    how many there are: none where these are other reductions, or such sums have little in common."""
+    value, target = _one_reduction(emitter, plan, "sum", "max", "min"), emitter.builder.target
+    if value is None or len(rows) < 2 or not plan.reduced or plan.inner or not target.masked:
+        return 0
+    *_, beside, line = rows
+    if isinstance(line.extent, int) or isinstance(beside.extent, int) or known_count(plan.reduced) > MOST_TERMS:
+        return 0
+    steps, tap = steps_and_tap(emitter, plan, value, [beside], 1, line)
+    taps = {tap: tap.extent} if tap is not None and isinstance(tap.extent, int) else {}
+    alone = read_each(emitter, value, {}, {}, 1, line)
+    return steps.get(beside, 0) if read_each(emitter, value, steps, taps, 1, line) <= SHARED * alone else 0
+
+
 def reductions_across_rows(emitter: Emitter, plan: MemberPlan, lanes: Lanes) -> Stmt | None:
     """The elements of a member for a block of rows, several of them at once, lanes across a vector of the rows at a time; None where these
     are other reductions, or what such elements have in common is little."""

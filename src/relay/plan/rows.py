@@ -16,7 +16,7 @@ from collections.abc import Container, Mapping, Sequence
 from relay.ir.dim import Dim, ceil_div, dim_mul, known_equal, shape_size
 from relay.ir.record import record
 from relay.loop.ir import Branch, Buffer, For, Stmt
-from relay.plan.build import Builder, Storage, allocate, at_least_one, seq, total_cost
+from relay.plan.build import Builder, Storage, allocate, at_least_one, bound, seq, total_cost
 from relay.plan.expand import Env, cost
 from relay.plan.graph import tensor_key
 from relay.plan.moments import row_steps
@@ -25,10 +25,10 @@ from relay.plan.narrow_rows import narrow_rows
 from relay.plan.nests import Nest, reads_of
 from relay.plan.parallel import lines_together, parallel_lines, parallel_rows
 from relay.plan.row_members import Emitter
-from relay.plan.row_parts import MemberPlan, finds_position, frame_of, targets
+from relay.plan.row_parts import MemberPlan, finds_position, frame_of, overlapping, targets
 from relay.plan.row_pipeline import paired, pipelined
 from relay.plan.row_temporaries import keys_of, repeated, temporaries
-from relay.plan.row_tiles import rows_at_once
+from relay.plan.row_tiles import lines_at_once, rows_at_once
 from relay.plan.rows_across import across, held, turned
 from relay.plan.short_rows import Short, computes, is_computed, of_small_matrices
 from relay.plan.space import Accesses, Space, accesses
@@ -130,11 +130,11 @@ def _unturned(
         builder.storage = dict(given)
         made = _across_short(builder, small)
         as_it_was()
-        rest = across if is_across else _along
+        rest = _across if is_across else _along
         return Branch(small.holds, made, rest(emitter, plans, temps, rows, work))
     if isinstance(is_across, bool):
-        return across(emitter, plans, temps, rows, work) if is_across else _along(emitter, plans, temps, rows, work)
-    wide = across(emitter, plans, temps, rows, work)
+        return (_across if is_across else _along)(emitter, plans, temps, rows, work)
+    wide = _across(emitter, plans, temps, rows, work)
     as_it_was()
     return Branch(is_across, wide, _along(emitter, plans, temps, rows, work))
 
@@ -273,6 +273,39 @@ def _along(
     emitter.env, builder.storage = env, storage
     alone = parallel_lines(builder, rows, work, _one_by_one(emitter, plans, temps))
     return alone if pairs is None else Branch(conjunction(pairs[0]), pairs[1], alone)
+
+
+def _across(
+    emitter: Emitter, plans: Sequence[MemberPlan], temps: Sequence[Buffer], rows: Sequence[Axis], work: Dim
+) -> Stmt:
+    """Lanes across the last of the rows; where neighbours along the one before read much in common, and there turn out to be enough of
+    them, several of these at once. The last of them are those that end where the axis does."""
+    first, *then = plans
+    many = lines_at_once(emitter, first, rows) if len(then) <= 1 and not any(p.inner or p.reduced for p in then) else 0
+    together = _lines_together(emitter, plans, rows, work, many) if many else None
+    made = across(emitter, plans, temps, rows, work)
+    return made if together is None else Branch(compare("ge", extent_of(rows[-2].extent), many), together, made)
+
+
+def _lines_together(
+    emitter: Emitter, plans: Sequence[MemberPlan], rows: Sequence[Axis], work: Dim, many: int
+) -> Stmt | None:
+    """So many neighbours along the row before the last one at once, with lanes along the last one, and what may be made of each; None where
+    more than that is made."""
+    (first, *then), (*outer, beside, line), builder = plans, rows, emitter.builder
+    env, storage = dict(emitter.env), dict(builder.storage)
+    part, start, begun = overlapping(beside, many)
+    own = Axis(beside.name, many)
+    emitter.bind(beside, binary("add", start, own))
+    for plan in plans:
+        plan.inner = [own, line]
+    made = emitter.with_epilogue(first, then[0], []) if then else emitter.member(first, None)
+    for plan in plans:
+        plan.inner = []
+    emitter.env, builder.storage = env, storage
+    if made is None:
+        return None
+    return parallel_rows(builder, [*outer, part], dim_mul(work, shape_size((many, line.extent))), bound([begun], made))
 
 
 def _several(

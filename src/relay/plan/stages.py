@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from relay import te
-from relay.ir.dim import Dim, SymDim, dim_mod, dim_mul, dim_sub, shape_size
+from relay.ir.dim import Dim, DimOp, SymDim, dim_atoms, dim_mod, dim_mul, dim_sub, shape_size
 from relay.ir.dim_total import dim_typical
 from relay.ir.record import record
 from relay.ir.types import is_float, is_integer
@@ -466,6 +466,8 @@ def _repeats(consumer: Stage, producer: Stage) -> bool:
         return False
     if isinstance(domain, int) and isinstance(size, int):
         return domain >= 2 * size
-    # Large sizes decide: the leading term of what is left after subtracting (terms are in order of falling degree).
     left = dim_sub(domain, dim_mul(2, size))
+    if any(isinstance(atom, DimOp) for atom in dim_atoms(left)):
+        return dim_typical(domain) >= 2 * dim_typical(size)
+    # Large sizes decide: the leading term of what is left after subtracting (terms are in order of falling degree).
     return left.terms[0][1] > 0 if isinstance(left, SymDim) else isinstance(left, int) and left >= 0

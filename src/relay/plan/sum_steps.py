@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
+from operator import mul
 from typing import TYPE_CHECKING
 
+from relay.ir.dim import AnyDim, Dim, Monomial
 from relay.plan.space import accesses
 from relay.te.scalar import Axis, Reduce
 
@@ -101,12 +103,11 @@ def in_order(
     """The terms of several sums (at ``ways`` of places, by number, and of a tap that is written out) in such an order that what is read
     most of along the line is read for one term after the other, and no register holds it longer."""
     terms = list(product(range(len(ways)), range(tap.extent if tap is not None and isinstance(tap.extent, int) else 1)))
-    indices, most, axes = emitter.builder.indices, list[int](), [*others, *([] if tap is None else [tap])]
+    indices, most, axes = emitter.builder.indices, list[tuple[int, ...]](), [*others, *([] if tap is None else [tap])]
     for poly in accesses(indices, [value.body], []).polys:
-        factors = [indices.coefficient(poly, a) for a in axes]
-        known = [c if isinstance(c, int) else 0 for c in factors]
-        if indices.coefficient(poly, line) != 0 and known == factors:
-            at = [sum(c * k for c, k in zip(known, (*ways[n], t), strict=False)) for n, t in terms]
+        strides = _strides([indices.coefficient(poly, a) for a in axes])
+        if indices.coefficient(poly, line) != 0 and strides is not None:
+            at = [_place(strides, (*ways[n], t)) for n, t in terms]
             most = max(most, at, key=lambda found: len(set(found)))
     return [terms[n] for n in sorted(range(len(terms)), key=lambda n: most[n])] if most else terms
 
@@ -136,16 +137,27 @@ def _places(
             continue
         moves = [(c, n) for a, n in steps.items() if (c := indices.coefficient(poly, a)) != 0]
         places = prod(n for _, n in moves)
-        known = [(c, n) for c, n in moves if isinstance(c, int)]
-        if len(known) == len(moves):
-            apart = len(
-                {
-                    sum(c * k for (c, _), k in zip(known, at, strict=True))
-                    for at in product(*(range(n) for _, n in known))
-                }
-            )
-        else:
-            apart = places
+        strides = _strides([c for c, _ in moves])
+        apart = places
+        if strides is not None:
+            apart = len({_place(strides, at) for at in product(*(range(n) for _, n in moves))})
         if apart < places or not again:
             out.append(apart)
     return out
+
+
+def _strides(factors: Sequence[Dim | None]) -> list[tuple[int, ...]] | None:
+    """Strides of which some are not known, as multiples of the products of sizes that they are sums of: what two places differ by is known
+    in these. None where an axis has no stride."""
+    terms: list[dict[Monomial, int]] = []
+    for c in factors:
+        if c is None or isinstance(c, AnyDim):
+            return None
+        terms.append({(): c} if isinstance(c, int) else dict(c.terms))
+    monomials = list(dict.fromkeys(m for t in terms for m in t))
+    return [tuple(t.get(m, 0) for m in monomials) for t in terms]
+
+
+def _place(strides: Sequence[tuple[int, ...]], at: Sequence[int]) -> tuple[int, ...]:
+    """Where so many steps of these strides lead to."""
+    return tuple(sum(map(mul, along, at)) for along in zip(*strides, strict=True))
