@@ -9,7 +9,9 @@ import relay
 from relay import te
 from relay.codegen.target import parse_target
 from relay.ir.dim import Dim, DimVar, as_dim, dim_vars
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Expr, Function
+from relay.ir.types import TensorType
 from relay.loop.ir import Alloc, For, Store
 from relay.loop.walk import nodes, statements
 from relay.op import registry
@@ -238,6 +240,33 @@ def test_lines_of_windows_are_made_several_at_once_where_nobody_knows_how_many_t
     plan = check(fn, *sizes, target=None if arch == "here" else parse_target(arch))
     made = [s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc) and s.buffer.name.startswith("acc")]
     assert len(made) >= 8 and {b.scope for b in made} == {"register"}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("known", [True, False])
+def test_narrow_elements_apart_are_read_and_written_in_vectors(known: bool, dtype: str) -> None:
+    """A window of few bytes, every second or third element, and what two tensors have by turns."""
+    sizes, declared = ("3, 5, 28, 44", "") if known else ("n, c, h, w", "[n: Dim, c: Dim, h: Dim, w: Dim]")
+    given = np.random.default_rng(0).integers(0, 100, (2, 3, 5, 28, 44)).astype(numpy_dtype(dtype))
+    for call in (
+        "nn.max_pool2d(%x, pool_size=[2, 2], strides=[2, 2])",
+        "nn.max_pool2d(%x, pool_size=[3, 3], strides=[3, 3])",
+        "nn.max_pool2d(%x, pool_size=[2, 2])",
+        "strided_slice(%x, begin=[1], end=[40], strides=[3], axes=[3])",
+        "stack((%x, %y), axis=4)",
+    ):
+        program = relay.parse(f"""#[version = "0.0.5"]
+def @main{declared}(%x: Tensor[({sizes}), {dtype}], %y: Tensor[({sizes}), {dtype}]) {{ {call} }}""")
+        wanted = np.asarray(relay.evaluate(program, *given))
+        np.testing.assert_array_equal(np.asarray(relay.compile(program)(*given)), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16"])
+def test_lines_of_narrow_elements_that_fill_little_of_a_vector_have_lanes_across(dtype: str) -> None:
+    """A quarter of as many elements as are in a vector of words: one by one they would take many times as long."""
+    image = TensorType((8, 3, 28, 28), dtype)
+    plan = check(primitive([image], lambda m, x: m("nn.max_pool2d", x, pool_size=[2, 2], strides=[2, 2])))
+    assert any(isinstance(s, For) and s.kind == "vectorized" for s in statements(plan.kernel.body))
 
 
 def test_greatest_elements_of_windows_share_what_they_read() -> None:

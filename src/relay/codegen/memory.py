@@ -253,8 +253,8 @@ class Memory:
     def _apart(self, offset: Value, size: int, stores: bool) -> bool:
         """Whether the lanes are every second, third or fourth element, which masks are worth picking; where these are no bits in registers
         of their own they are worth it for loads."""
-        masks = self.a.target.mask_registers or (self.a.target.masked and not stores)
-        return self._is_apart(offset) and masks and size in (4, 8)
+        target = self.a.target
+        return self._is_apart(offset) and (target.mask_registers or (target.masked and not stores and size in (4, 8)))
 
     def _is_apart(self, offset: Value) -> bool:
         return offset.is_ramp and offset.stride in (2, 3, 4)

@@ -162,7 +162,7 @@ def sums_across_lines(emitter: Emitter, plan: MemberPlan, then: Epilogue | None 
         return _in_wide_blocks(emitter, plan, value, others, line, lanes, then)
     most = min(_VECTORS * lanes, line.extent)
     size = max(n for n in range(1, most + 1) if line.extent % n == 0)
-    if (4 * size < lanes) if size == line.extent else (size < 2 * lanes):
+    if (4 * size < min(lanes, _words(emitter))) if size == line.extent else (size < 2 * lanes):
         return None
     part, lane = Axis(line.name, line.extent // size), Axis("lane", size)
     position = binary("add", binary("mul", _variable(part), size), lane)
@@ -231,7 +231,7 @@ def rows_at_once(emitter: Emitter, plan: MemberPlan, rows: Sequence[Axis]) -> di
     lanes = 0 if value is None else emitter.builder.lanes([accumulator(value)])
     if value is None or not plan.reduced or plan.inner or not known or not isinstance(line.extent, int):
         return {}
-    if not lanes <= 2 * line.extent <= 2 * _VECTORS * lanes:
+    if not min(lanes, _words(emitter)) <= 2 * line.extent <= 2 * _VECTORS * lanes:
         return {}
     vectors = ceil_div(line.extent, lanes)
     assert isinstance(vectors, int)
@@ -357,6 +357,11 @@ def _in_blocks(
     alone = {a: n for a, n in steps.items() if a is not left}
     rest = blocks(alone, {left: done}, {left: binary("sub", extent, done)}, {})
     return seq([blocks(steps, {}, {left: whole}, {}), rest])
+
+
+def _words(emitter: Emitter) -> int:
+    """As many elements of 32 bits as a vector has: that many narrower ones are worth one, too."""
+    return emitter.builder.lanes(("float32",))
 
 
 def _unknown(steps: Mapping[Axis, int]) -> Axis | None:

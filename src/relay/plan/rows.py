@@ -52,7 +52,8 @@ from relay.te.tensor import Scan, stage_bodies
 _NEIGHBOURS = (1, -1)
 # Lanes are loaded about as fast as neighbours from places up to so many elements apart.
 _NEAR = 4
-# Of a vector lanes across rows fill such a part at least, where what is reduced would fill less.
+# Of a vector (of narrow elements: of as many as are of 32 bits in one) lanes across rows fill such a part at least, where what is reduced
+# would fill less.
 _PART_FILLED = 4
 # Rows that take their steps together, and the longest for which that is done.
 _ROWS_TOGETHER, _LONGEST_TOGETHER = 4, 256
@@ -374,8 +375,10 @@ def _across_rows(
         long = any(not isinstance(axis.extent, int) or axis.extent >= lanes for axis in going)
         down = len(going) == len(loops) and all(may_be_few(last.extent, axis.extent, dear) for axis in going)
         beside = all(lie_beside(indices, found.polys, last, axis) for axis in going)
-        filled = last.extent * _PART_FILLED >= lanes and all(
-            _is_no_longer(axis.extent, last.extent) or _lie_across(indices, found, axis, last) for axis in sums
+        few = min(lanes, builder.lanes(("float32",)))
+        filled = last.extent * _PART_FILLED >= few and all(
+            _fills_less(axis.extent, last.extent, indices, found, rows) or _lie_across(indices, found, axis, last)
+            for axis in sums
         )
         if not (filled and sums) and (not (long and beside) or (_is_near(last.extent) and not down)):
             return False
@@ -405,7 +408,7 @@ def _across_rows(
                 votes += 1
             elif along_axis in _NEIGHBOURS:
                 # What all of the other rows read is loaded once for them.
-                shared = len(rows) > 1 and all(indices.coefficient(poly, row) == 0 for row in rows[:-1])
+                shared = len(rows) > 1 and _is_shared(indices, poly, rows)
                 short = isinstance(axis.extent, int) and axis.extent * (1 if shared else 2) <= lanes
                 near = isinstance(along_row, int) and along_row <= _NEAR  # windows that lie close to each other
                 alone = shape_size(tuple(a.extent for a in (*plan.inner, *plan.reduced))) == axis.extent
@@ -421,9 +424,17 @@ def _across_rows(
     return votes > 0 or (undecided and across)
 
 
-def _is_no_longer(extent: Dim, other: int) -> bool:
-    """Whether an axis is known to be no longer than another one."""
-    return isinstance(extent, int) and extent <= other
+def _fills_less(extent: Dim, row: int, indices: Indices, found: Accesses, rows: Sequence[Axis]) -> bool:
+    """Whether an axis is known to be shorter than the last of the rows, or no longer where the other rows read the same."""
+    if not isinstance(extent, int):
+        return False
+    apart = (p for p in found.polys if indices.coefficient(p, rows[-1]) not in (0, *_NEIGHBOURS))
+    return extent < row or (extent == row and all(_is_shared(indices, p, rows) for p in apart))
+
+
+def _is_shared(indices: Indices, poly: Dim, rows: Sequence[Axis]) -> bool:
+    """Whether all rows but the last read the same places."""
+    return all(indices.coefficient(poly, row) == 0 for row in rows[:-1])
 
 
 def _lie_across(indices: Indices, found: Accesses, axis: Axis, row: Axis) -> bool:
