@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from relay import te
+from relay.codegen.target import parse_target
 from relay.ir.dim import Dim, DimVar, as_dim, dim_add, dim_bounds, dim_floordiv, dim_mul, dim_sub
-from relay.loop.ir import Branch, Fail, For, Kernel
+from relay.loop.ir import Alloc, Branch, Fail, For, Kernel
 from relay.loop.walk import statements
 from relay.op import registry
 from relay.te.scalar import Compare, Size
@@ -96,6 +97,27 @@ def test_windows_of_each_channel_are_no_product() -> None:
     fn = primitive([tensor((b, c, h, w)), tensor((c, p, p))], lambda m, x, y: m("test.depthwise", x, y))
     plan = check(fn, *(s for s in SIZES if 0 < s[P] <= min(s[H], s[W])), tolerance=1e-4)
     assert not plan.products
+
+
+def test_lines_that_turn_out_to_be_longer_than_a_window_have_lanes_across() -> None:
+    """Several of them at once, each sum in registers; longer windows have lanes along them."""
+    sizes = [
+        dict(zip((B, C, H, W, P), each, strict=True))
+        for each in ((2, 3, 12, 20, 3), (1, 2, 30, 40, 20), (1, 1, 40, 40, 21), (1, 5, 9, 70, 9), (1, 1, 3, 2, 2))
+    ]
+    same = {"padding": [1, 1], "groups": c}
+    images = [tensor((b, c, h, w)), tensor((c, 1, p, p))]
+    for target in (None, parse_target("x86-64-v3")):
+        plan = check(primitive(images, lambda m, x, y: m("nn.conv2d", x, y, **same)), *sizes, target=target)
+        (asked,) = (s for s in statements(plan.kernel.body) if isinstance(s, Branch) and _compares(s, p))
+        sums = [s.buffer for s in statements(asked.then) if isinstance(s, Alloc) and s.buffer.name.startswith("acc")]
+        assert len(sums) >= 8 and {s.scope for s in sums} == {"register"} and all(s.shape != (1,) for s in sums)
+
+
+def _compares(branch: Branch, size: Dim) -> bool:
+    """Whether a branch asks if a size is less than others."""
+    cond = branch.cond
+    return isinstance(cond, Compare) and cond.op == "lt" and isinstance(cond.a, Size) and cond.a.dim == size
 
 
 def test_a_product_of_a_vector_by_lines_that_lie_apart_is_no_matrix_kernel() -> None:

@@ -109,7 +109,24 @@ class Emitter:
             return sums_across_lines(self, plan) or self._blocked(plan)
         if lanes is not None:
             return reductions_across_rows(self, plan, lanes) or serial(plan.inner, reduce_lanes(self, [plan], lanes))
-        return sums_along_lines(self, plan) or serial(plan.inner, self._reduce_row(plan))
+        along = sums_along_lines(self, plan) or serial(plan.inner, self._reduce_row(plan))
+        across = sums_across_lines(self, plan, short=True) if self._may_be_windows(plan) else None
+        if across is None:
+            return along
+        short = compare("lt", extent_of(plan.reduced[-1].extent), extent_of(plan.inner[-1].extent))
+        return Branch(short, across, along)
+
+    def _may_be_windows(self, plan: MemberPlan) -> bool:
+        """Whether lanes of a reduction run along an axis that may turn out to be shorter than a line along which memory is read, too:
+        nobody knows how long either is."""
+        if not plan.inner or not plan.reduced:
+            return False
+        axis, line = plan.reduced[-1], plan.inner[-1]
+        if isinstance(axis.extent, int) or isinstance(line.extent, int) or finds_position(plan):
+            return False
+        found = accesses(self.builder.indices, [b.body for b in self.values(plan) if isinstance(b, Reduce)], [])
+        across = [self.builder.indices.coefficient(p, line) for p in found.polys]
+        return 1 in across and all(step in (0, 1) for step in across)
 
     def with_epilogue(self, plan: MemberPlan, then: MemberPlan, later: Sequence[MemberPlan]) -> Stmt | None:
         """A step of sums across lines with the step behind it; None where they are two."""

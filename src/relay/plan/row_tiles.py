@@ -140,17 +140,19 @@ def _part_of_line(emitter: Emitter, plan: MemberPlan, value: Reduce, line: Axis,
     return length if whole and best is not None and read(best)[0] > SHARED * read(length)[0] else best
 
 
-def sums_across_lines(emitter: Emitter, plan: MemberPlan, then: Epilogue | None = None) -> Stmt | None:
+def sums_across_lines(
+    emitter: Emitter, plan: MemberPlan, then: Epilogue | None = None, short: bool = False
+) -> Stmt | None:
     """The sums (or extremes) of a member with their lanes along the last of the inner axes, the line, and ``then`` what is made of each.
     None where these are other reductions, or a line fills little of a vector, or is not made of parts of some vectors, or of unknown
-    length and sums are long."""
+    length and sums are long, unless these are known to be ``short`` when it runs."""
     value = _one_reduction(emitter, plan, "sum", "max", "min")
     *others, line = plan.inner
     if value is None or not plan.reduced or line.extent == 0:
         return None
     lanes = emitter.builder.lanes([accumulator(value)])
     if not isinstance(line.extent, int):
-        if not emitter.builder.target.masked or known_count(plan.reduced) > MOST_TERMS:
+        if not emitter.builder.target.masked or not (short or known_count(plan.reduced) <= MOST_TERMS):
             return None
         across, part, position = held_lanes(line, lanes)
         steps, tap = steps_and_tap(emitter, plan, value, others, 1, line)
