@@ -7,9 +7,9 @@ once for all of them at its end, reads from memory while another row's arithmeti
 Between so much arithmetic a processor does not look far enough ahead to the lines that are read and written, so they are asked for.
 
 That is done where a step computes something dear of each element, and two rows at a time (`paired`) where one loop sums a row up and
-another makes its results (norms), if all that is read and written stays in the caches: two rows share what both read, and the ends of
-their sums, the quotients and roots, go beside each other. Rows that come from memory would take a quarter longer: memory is read fastest in
-one run at a time.
+another makes its results (norms), if all that is read and written stays in the caches, and in whole lines of them where a processor outruns
+these: two rows share what both read, and the ends of their sums, the quotients and roots, go beside each other. Rows that come from memory
+would take a quarter longer: memory is read fastest in one run at a time.
 
 What a step passes on to a later one is kept for as many turns as lie between them: a number in registers that move on
 from turn to turn, elements in as many places as rows are in flight.
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from relay.ir.dim import Dim, ceil_div, dim_add, dim_bounds, dim_mul, dim_sub, known_equal, shape_size
+from relay.ir.dim import Dim, ceil_div, dim_add, dim_bounds, dim_mod, dim_mul, dim_sub, known_equal, shape_size
 from relay.ir.record import record
 from relay.ir.types import dtype_bits
 from relay.loop.ahead import operands_ahead, results_ahead
@@ -39,6 +39,8 @@ from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_o
 _MOST_STEPS, _LONGEST = 4, 16384
 # Rows that are taken together, and how many there are at least.
 _PAIR, _FEWEST = 2, 8
+# Of rows that turn out to be shorter than this four share what they read (`relay.plan.parallel`).
+_SHORTEST = 257
 # And the share of the last cache that all they read and write takes at most (of the second-level one, all of it, where a processor outruns
 # what is behind that).
 _NEAR = 3, 8
@@ -96,15 +98,24 @@ def _worth_pairs(emitter: Emitter, rows: Sequence[Axis], steps: Sequence[_Step])
     at_hand = sum(
         dtype_bits(b.dtype) // 8 * (_PAIR if own else 1) for found in (sums, results) for b, own in found.values()
     )
-    if not isinstance(extent, int) or extent * at_hand > target.l1_bytes:
-        return None
     size: Dim = 0
     for buffer, _ in (sums | results).values():
         size = dim_add(size, buffer_bytes(buffer))
     # What outruns its caches waits for all that is behind the second level as for memory.
     near = target.l2_bytes if target.outruns_caches else target.l3_bytes * _NEAR[0] // _NEAR[1]
     conditions: list[Scalar] = []
-    for less, more in ((_FEWEST, shape_size(tuple(a.extent for a in rows))), (size, near)):
+    if target.outruns_caches:
+        # So does what waits for vectors that lie across lines of the caches: six runs of them take longer than three.
+        narrowest = min(dtype_bits(b.dtype) for b, own in (sums | results).values() if own)
+        rest = dim_mod(extent, 8 * _WHOLE // narrowest)
+        if isinstance(rest, int) and rest:
+            return None
+        if not isinstance(rest, int):
+            conditions.append(compare("eq", extent_of(rest), 0))
+    limits: list[tuple[Dim, Dim]] = [(_FEWEST, shape_size(tuple(a.extent for a in rows)))]
+    if not isinstance(extent, int):
+        limits.append((_SHORTEST, extent))
+    for less, more in (*limits, (dim_mul(extent, at_hand), target.l1_bytes), (size, near)):
         low, high = dim_bounds(dim_sub(more, less))
         if high is not None and high < 0:
             return None
