@@ -48,6 +48,8 @@ _NEAR = 3, 8
 _ROWS_OF_TASK, _TASKS_OF_THREAD = 16, 4
 # Places of elements in turn begin at whole vectors.
 _WHOLE = 64
+# Bits of elements whose vectors fill a register in memory, too.
+_WORD = 32
 
 
 @record(slots=True, eq=False)
@@ -104,9 +106,10 @@ def _worth_pairs(emitter: Emitter, rows: Sequence[Axis], steps: Sequence[_Step])
     # What outruns its caches waits for all that is behind the second level as for memory.
     near = target.l2_bytes if target.outruns_caches else target.l3_bytes * _NEAR[0] // _NEAR[1]
     conditions: list[Scalar] = []
-    if target.outruns_caches:
-        # So does what waits for vectors that lie across lines of the caches: six runs of them take longer than three.
-        narrowest = min(dtype_bits(b.dtype) for b, own in (sums | results).values() if own)
+    narrowest = min(dtype_bits(b.dtype) for b, own in (sums | results).values() if own)
+    if target.outruns_caches and narrowest >= _WORD:
+        # So does what waits for vectors that lie across lines of the caches: six runs of them take longer than three. (Vectors of narrower
+        # elements are half as long in memory, and converting them takes longer than that.)
         rest = dim_mod(extent, 8 * _WHOLE // narrowest)
         if isinstance(rest, int) and rest:
             return None
