@@ -248,6 +248,21 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     assert result.stdout == "once\n", result.stderr
 
 
+def test_a_process_that_compiles_imports_no_numpy() -> None:
+    """It takes as long as all else that such a process imports. Kernels that ask for it, few, get it then."""
+    kernel = tile_kernel(3, 2 * host_target().lanes(32), 64, "float32")
+    code = (
+        "import sys\n"
+        "from relay.codegen.workers import _answer\n"
+        "object = _answer(sys.stdin.buffer.read())\n"
+        "assert isinstance(object, bytes), object\n"
+        "print('numpy' in sys.modules)\n"
+    )
+    message = to_bytes({0: kernel}, host_target())
+    done = subprocess.run([sys.executable, "-c", code], input=message, capture_output=True)
+    assert done.stdout == b"False\n", done.stderr
+
+
 def test_a_process_does_not_grow_with_what_it_compiles() -> None:
     text = "define void @f(ptr %a) {\n %v = load float, ptr %a\n %w = fadd float %v, %v\n store float %w, ptr %a\n ret void\n}"
     target, statm = parse_target("cpu"), Path("/proc/self/statm")

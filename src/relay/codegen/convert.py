@@ -7,13 +7,10 @@ float16 with the machine's instructions where it has them (F16C, AArch64) and wi
 
 from __future__ import annotations
 
-import numpy as np
-
 from relay.codegen.arith import Arithmetic
 from relay.codegen.builder import float_literal, mangled, vec
 from relay.codegen.target import has, is_x86
 from relay.codegen.values import Value, is_signed, memory_type, register_type
-from relay.ir.dtypes import numpy_dtype
 from relay.ir.types import dtype_bits, is_float
 
 NARROW: frozenset[str] = frozenset({"float16", "bfloat16"})
@@ -25,6 +22,11 @@ def held(value: bool | int | float, dtype: str) -> bool | int | float:
     """A number as the dtype holds it."""
     if dtype not in NARROW:
         return value
+    # Few kernels have such a number; what imports NumPy takes twice as long to start.
+    import numpy as np
+
+    from relay.ir.dtypes import numpy_dtype
+
     with np.errstate(over="ignore"):
         return float(np.float32(value).astype(numpy_dtype(dtype)))
 

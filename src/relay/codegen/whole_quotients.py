@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from functools import cache
 
-import numpy as np
-
 from relay.codegen.arith import Arithmetic
 from relay.codegen.builder import float_literal, vec
 from relay.codegen.values import Value
@@ -31,6 +29,8 @@ def whole_quotient(arith: Arithmetic, node: Binary, x: Value) -> Value | None:
         or not _is_exact(float(by.value), node.a.a.dtype)
     ):
         return None
+    import numpy as np  # by now it is there: `_is_exact` asked
+
     divisor, lanes = np.float32(by.value), x.lanes
     inverse, minus = (
         arith.splat("float", float_literal(float(v), "float"), lanes) for v in (np.float32(1) / divisor, -divisor)
@@ -43,6 +43,8 @@ def whole_quotient(arith: Arithmetic, node: Binary, x: Value) -> Value | None:
 @cache
 def _is_exact(by: float, dtype: str) -> bool:
     """Whether that is the quotient for all numbers of a type, and a shift of the exponent is not as good."""
+    import numpy as np  # here, because few kernels divide such numbers, and without it a process that compiles starts sooner
+
     divisor, limits = np.float32(by), np.iinfo(dtype)
     if not 1e-6 < abs(divisor) < 1e6 or np.frexp(divisor)[0] in (0.5, -0.5):
         return False

@@ -13,8 +13,6 @@ from dataclasses import field
 from functools import reduce
 from typing import Any, Literal
 
-import numpy as np
-
 from relay.ir.dim import Dim, SymDim, shape_size
 from relay.ir.dim_total import dim_typical
 from relay.ir.record import record
@@ -318,9 +316,20 @@ def wrap(value: object, dtype: str) -> Scalar:
         if isinstance(value, float) and not dtype.startswith(("float", "bfloat")) and not value.is_integer():
             raise TypeError(f"{value!r} is no {dtype}: te.cast converts what it is joined with")
         return Const(float(value) if dtype.startswith(("float", "bfloat")) else int(value), dtype)
-    if isinstance(value, np.generic):
-        return wrap(value.item(), dtype)
+    plain = _plain(value)
+    if plain is not value:
+        return wrap(plain, dtype)
     raise TypeError(f"not a number or an expression of one element, such as x[i]: {value!r}")
+
+
+def _plain(value: object) -> object:
+    """A number of NumPy's as one of Python's; anything else as it is. NumPy is imported for what is no number of Python's alone: a process
+    that compiles kernels meets none, and importing it is half of what it takes to start."""
+    if isinstance(value, bool | int | float):
+        return value
+    from numpy import generic
+
+    return value.item() if isinstance(value, generic) else value
 
 
 def extent_of(dim: Dim) -> Scalar:
@@ -353,7 +362,7 @@ def _pair(a: object, b: object) -> tuple[Scalar, Scalar]:
     if isinstance(b, _NODES):
         return wrap(a, b.dtype), b
     # Two numbers, such as te.select may choose between: of the kind that they are written in.
-    both = [v.item() if isinstance(v, np.generic) else v for v in (a, b)]
+    both = [_plain(v) for v in (a, b)]
     dtype = "float32" if any(isinstance(v, float) for v in both) else "int64"
     if all(isinstance(v, bool) for v in both):
         dtype = "bool"
