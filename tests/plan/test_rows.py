@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import relay
 from relay import te
 from relay.ir.dim import DimVar, as_dim, dim_mul
 from relay.ir.dtypes import numpy_dtype
@@ -781,3 +782,27 @@ def test_rows_of_a_square_are_few_where_they_are_short(op: str) -> None:
     check(fn, *({V: size} for size in (1, 7, 8, 16, 33)))
     text = kernel_text(make_plan(fn, ZEN4).kernel)
     assert "<= 8" not in text and "> 8" not in text
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "bool", "float16", "float32"])
+@pytest.mark.parametrize("classes", [2, 3, 4])
+def test_classes_of_rows(dtype: str, classes: int) -> None:
+    """Lanes across rows, whose narrow elements are stored apart."""
+
+    def build(m: Maker, x: Expr) -> Expr:
+        best = m("clip", m("cast", m("max", x, axis=1), dtype="int32"), a_min=0.0, a_max=classes - 1.0)
+        on, off = m("cast", m("ones", shape=(), dtype="int32"), dtype=dtype), m("zeros", shape=(), dtype=dtype)
+        return m("one_hot", best, on, off, depth=classes, axis=-1, dtype=dtype)
+
+    check(primitive([tensor((N, classes))], build), *({V: n} for n in (1, 2, 7, 16, 33)))
+
+
+def test_classes_of_rows_as_bytes() -> None:
+    module = relay.parse("""#[version = "0.0.5"]
+    def @main[n: Dim](%x: Tensor[(n, 4), float32]) -> Tensor[(n, 4), uint8] {
+      one_hot(clip(cast(max(%x, axis=[1]), dtype="int32"), a_min=0f, a_max=3f), 1u8, 0u8, depth=4, axis=-1, dtype="uint8")
+    }""")
+    compiled = relay.compile(module)
+    for n in (1, 2, 7, 16, 33):
+        x = 3 * random((n, 4), "float32")
+        np.testing.assert_array_equal(np.asarray(compiled(x)), np.asarray(relay.evaluate(module, x)))

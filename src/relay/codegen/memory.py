@@ -252,8 +252,11 @@ class Memory:
 
     def _apart(self, offset: Value, size: int, stores: bool) -> bool:
         """Whether the lanes are every second, third or fourth element, which masks are worth picking; where these are no bits in registers
-        of their own they are worth it for loads."""
+        of their own they are worth it for loads. Narrow elements are stored one by one: spread over vectors, some that were narrowed
+        came out wrong (with LLVM 22; `tests/plan/test_rows.py`, classes of rows)."""
         target = self.a.target
+        if stores and size < 4:
+            return False
         return self._is_apart(offset) and (target.mask_registers or (target.masked and not stores and size in (4, 8)))
 
     def _is_apart(self, offset: Value) -> bool:
