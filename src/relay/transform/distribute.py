@@ -298,9 +298,13 @@ class _Distribution:
 
     def _same(self, target: GlobalVar) -> Block:
         """A call with the loop's parameters."""
-        function, code = self.loop.function, Code()
-        own: dict[DimVar, TypeArg] = {d: as_dim(d) for d in function.type_params if isinstance(d, DimVar)}
-        return code.block(code.bind(call_of(target, function.params, own, self.loop.call.span), "rest"))
+        code = Code()
+        call = call_of(target, self.loop.function.params, self._own_sizes(), self.loop.call.span)
+        return code.block(code.bind(call, "rest"))
+
+    def _own_sizes(self) -> dict[DimVar, TypeArg]:
+        """The sizes that the loop's parameters have, by those that its type names."""
+        return {d: as_dim(d) for d in self.loop.function.type_params if isinstance(d, DimVar)}
 
     def _next_block(self, blocks: GlobalVar) -> Block:
         """What follows a block of iterations: the next, or the end."""
@@ -411,8 +415,7 @@ class _Distribution:
 
     def _whole(self, recurrence: GlobalVar, rest: GlobalVar, end: Block) -> Function:
         """The function that calls both, and ends with ``end``, over the loop's parameters and what the end of it reads."""
-        loop, function, code = self.loop, self.loop.function, Code()
-        own: dict[DimVar, TypeArg] = {d: as_dim(d) for d in function.type_params if isinstance(d, DimVar)}
+        loop, function, code, own = self.loop, self.loop.function, Code(), self._own_sizes()
         rows, ending = as_dim(DimVar("rows", gradual=True)), self._ending()
         # What the loop ends with has sizes of its own.
         copier = Copier(dims={d: as_dim(DimVar(d.name, gradual=True)) for d in own if d not in self.dims})
