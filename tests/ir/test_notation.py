@@ -31,6 +31,7 @@ def test_arithmetic_is_that_of_arrays() -> None:
         (2.0**x, 2**X),
         (-x, -X),
         (x @ w, X @ W),
+        (x @ row, X @ row),
         (np.ones((1, 2), np.float32) @ x, np.ones((1, 2), np.float32) @ X),
     ]
     for body, wanted in bodies:

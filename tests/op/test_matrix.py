@@ -41,7 +41,7 @@ def _draw_matmul(d: Draw) -> Drawn:
     ta, tb = d(st.booleans()), d(st.booleans())
     lead = h.shape(d, 0, 1)
     a = h.array(d, (*lead, k, m) if ta else (*lead, m, k), kind, -2, 2)
-    b = h.array(d, (n, k) if tb else (k, n), kind, -2, 2)
+    b = h.array(d, (n, k) if tb else d(st.sampled_from([(k, n), (k,)])), kind, -2, 2)
     return (a, b), {"transpose_a": ta, "transpose_b": tb, "out_dtype": _out_dtype(d, kind)}
 
 

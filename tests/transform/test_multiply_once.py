@@ -61,6 +61,7 @@ FORMS = {
     ),
     "wider rows": ("nn.dense(tile(%x, reps=[1, 2]), transpose(%w2)) + nn.dense(repeat(%x, repeats=2, axis=1), transpose(%w2))", 3 + 3),
     "transposed": ("nn.matmul(take(%x, %s, axis=0), %w, transpose_b=True)", 3),
+    "by a vector": ("nn.matmul(take(%x, %near, axis=0), take(%few, 0i64, axis=0))", 3 * 4),
     "the same rows twice": ("let %a = take(%x, %s, axis=0); nn.dense(%a, %w) * mean(tanh(%a), axis=[1], keepdims=True)", 3),
     "in a branch": ("let %a = take(%x, %s, axis=0); if (sum(%ef) > 0f) { nn.dense(%a, %w) } else { nn.dense(%a * 2f, %w) }", 3 + 11),
     "no rows of a table": ("nn.dense(tanh(take(%x, %s, axis=0)), %w)", 11),

@@ -39,27 +39,39 @@ def matmul(
     transpose_a: bool = False,
     transpose_b: bool = False,
 ) -> te.Tensor:
-    """The product of (..., m, k) and (k, n), each given with its last two axes swapped where ``transpose_`` says so."""
+    """The product of (..., m, k) and (k, n), each given with its last two axes swapped where ``transpose_`` says so.
+
+    A vector is multiplied as the only row of the first operand, (k,), or the only column of the second; the result has no axis for it.
+    """
     te.require(tensor_a.ndim >= (2 if transpose_a else 1), "the first operand of nn.matmul has too low a rank")
-    many = f"the second operand of nn.matmul must have rank 2, not {tensor_b.ndim}"
-    te.require(tensor_b.ndim == 2, f"{many}: nn.batch_matmul and einsum multiply batches of matrices")
+    many = f"the second operand of nn.matmul must have rank 1 or 2, not {tensor_b.ndim}"
+    te.require(tensor_b.ndim in (1, 2), f"{many}: nn.batch_matmul and einsum multiply batches of matrices")
+    is_vector = tensor_b.ndim == 1
+    te.require(
+        not (is_vector and transpose_b), "the second operand of nn.matmul is a vector, which transpose_b does not turn"
+    )
+    te.require(
+        not (is_vector and units is not None), "the second operand of nn.matmul is a vector, so the result has no units"
+    )
     dtype = _result_dtype("nn.matmul", tensor_a, tensor_b, out_dtype)
     *lead, last = tensor_a.shape
     if transpose_a:
         *lead, k_a, rows = tensor_a.shape
         lead, last = [*lead, rows], k_a
-    columns, k_b = tensor_b.shape if transpose_b else reversed(tensor_b.shape)
+    columns = [] if is_vector else [tensor_b.shape[0 if transpose_b else 1]]
+    k_b = tensor_b.shape[1 if transpose_b else 0]
     extent = te.require_equal(last, k_b, "the reduced axes of nn.matmul's operands")
     if units is not None:
-        te.require_equal(columns, units, "the columns of nn.matmul's result and its units")
+        te.require_equal(columns[0], units, "the columns of nn.matmul's result and its units")
     k = te.reduce_axis(extent)
 
     def body(*i: te.Scalar) -> te.Scalar:
-        a = tensor_a[(*i[:-2], k, i[-2]) if transpose_a else (*i[:-1], k)]
-        b = tensor_b[(i[-1], k) if transpose_b else (k, i[-1])]
+        left, column = (i, ()) if is_vector else (i[:-1], i[-1:])
+        a = tensor_a[(*left[:-1], k, left[-1]) if transpose_a else (*left, k)]
+        b = tensor_b[(*column, k) if transpose_b else (k, *column)]
         return te.sum(te.cast(a, dtype) * te.cast(b, dtype), k)
 
-    return te.compute((*lead, columns), body, "matmul")
+    return te.compute((*lead, *columns), body, "matmul")
 
 
 @operator("nn.batch_matmul", ignored=SCHEDULER_NOTES)

@@ -307,6 +307,8 @@ def _summed_axis(value: Expr) -> int | None:
     dtypes = {dtype_of(e) for e in (value, *value.args)}
     if len(dtypes) > 1 or not dtypes <= {"float32", "float64"} or len(shape_of(value) or ()) < 2:
         return None
+    if len(shape_of(value.args[1]) or ()) != 2:
+        return None
     return 1 if value.fn.name == "nn.dense" or attrs["transpose_b"] else 0
 
 
