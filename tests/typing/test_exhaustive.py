@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from relay.ir.expr import Pattern, PConstructor, PTuple, PVar, PWild, Var
 from relay.ir.module import Module
 from relay.ir.types import AdtType, ConstructorDef, TupleType, Type, TypeDef
-from relay.typing.exhaustive import UnreachableClause, coverage
+from relay.typing.exhaustive import Coverage, UnreachableClause, coverage
 from tests.typing.programs import typed
 
 T = AdtType("T")
@@ -112,6 +112,15 @@ def test_coverage_agrees_with_trying_every_value(clauses: list[Pattern]) -> None
     found = coverage(clauses, MODULE)
     assert (found.missing is not None) == (None in taken)
     assert set(found.unreachable) == set(range(len(clauses))) - taken
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_rows_that_each_look_at_another_place(step: int) -> None:
+    """Split column by column, they are two times as many cases with each row."""
+    width = 100
+    rows = [PTuple(tuple(A if n == k else WILD for n in range(width))) for k in range(width)][::step]
+    assert coverage(rows, MODULE) == Coverage(f"({', '.join(['B(_)'] * width)})", ())
+    assert coverage([*rows, WILD, rows[3]], MODULE) == Coverage(None, (width + 1,))
 
 
 def test_an_unreachable_clause_is_a_warning() -> None:
