@@ -163,6 +163,30 @@ def test_layers_of_a_stack(product: str, precision: Precision) -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("loss", "weight"),
+    [
+        ("nn.dense(%x, %w)", (70, 72)),
+        ('nn.conv1d(expand_dims(%x, axis=0), %w, padding=[1, 1], data_layout="NWC", kernel_layout="WIO")', (3, 72, 70)),
+    ],
+)
+def test_gradients_of_few_rows(loss: str, weight: tuple[int, ...], precision: Precision) -> None:
+    """At run-time sizes of 0 and 1 the operators have other expressions, which are no sums: the interpreter refused the scales."""
+    text = f"""def @main[n: Dim](%x: Tensor[(n, 72), float32], %w: Tensor[{weight}, float32]) {{ sum(tanh({loss})) }}"""
+    module = relay.value_and_grad(typed(text).bind({"w": normal(*weight) / 8}), 0)
+    made = build(module, relay.Options(precision=precision, cache=False, workers=1))
+    (step,) = (s for s in made.steps if isinstance(s.transformation, ReducePrecision))
+    assert str(step.after).count(".widened") == 2
+    exe = relay.Executable.from_bytes(made.image.to_bytes(), 1)
+    for rows in (0, 1, 2, 9):
+        x = normal(rows, 72)
+        found, expected = exe(x), evaluate(step.after, x)
+        assert isinstance(found, tuple) and isinstance(expected, tuple)
+        for got, meant in zip(found, expected, strict=True):
+            np.testing.assert_allclose(np.asarray(got), np.asarray(meant), atol=1e-2 if precision == "bf16" else 2e-4)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_what_stays_says_why(precision: Precision) -> None:
     reasons = {
         "nn.dense(%x, tanh(%x))": "its weight is no constant, nor taken of one",

@@ -4,14 +4,15 @@
 the dtype that is said (an empty one: as it is): what is multiplied and summed in float32 may lie in memory as bfloat16 numbers.
 
 ``<op>.scaled(scale, ..., operand=1)`` is the operator on ``scale * operand``, where the scale is the same for all elements that a sum adds
-up: it multiplies the sum. The scale has the operand's rank, and one element along the axes that are summed.
+up: it multiplies the sum. The scale has the operand's rank, and one element along the axes that are summed. (Sizes may leave another
+expression of the operator, a sum of no terms for one: then the scale multiplies the operand's elements.)
 
 Both are derived from the operator's expression, so they are read, fused and planned as that is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from relay import te
@@ -85,16 +86,23 @@ def scaled(op: Operator) -> Operator:
     """The operator on an operand times scales, which come first. Attributes: those of the operator and ``operand``, the number of that
     operand (of a tuple's tensors each counts)."""
 
-    def define(scale: te.Tensor, *args: Any, operand: int, **attrs: Any) -> te.Tensor:
+    def define(scale: te.Tensor, *args: Any, operand: int, **attrs: Any) -> te.Tensor | tuple[te.Tensor, ...]:
         flat = tensors_of(args)
         te.require(0 <= operand < len(flat), f"there is no operand {operand} among {len(flat)}")
+        of = flat[operand]
+        te.require(scale.ndim == of.ndim, f"a scale of rank {scale.ndim} for an operand of rank {of.ndim}")
+        for axis, (mine, own) in enumerate(zip(scale.shape, of.shape, strict=True)):
+            if mine != 1:
+                te.require_equal(mine, own, f"axis {axis} of a scale and of what it scales")
         outputs, _ = applied(op, grouped(args, flat), attrs)
-        found = bilinear(flat, outputs)
-        factor = next((f for f in found.factors if f.operand == operand), None) if found is not None else None
-        if found is None or factor is None or factor.read is None:
-            raise te.DefinitionError(f"{op.name} is no sum of products of its operand {operand}")
-        return _times(scale, flat[operand], found, factor.read)
+        scaled_sums = _times(scale, operand, bilinear(flat, outputs))
+        if scaled_sums is not None:
+            return scaled_sums
+        flat[operand] = te.compute(of.shape, lambda *i: cast(of[i], scale.dtype) * scale[_place(scale, i)], "scaled")
+        outputs, is_tuple = applied(op, grouped(args, flat), attrs)
+        return outputs if is_tuple else outputs[0]
 
+    define.__annotations__["return"] = returned(op.define)
     scales = Input("scale")
     number = AttrSpec("operand", int, None, True)
     return Operator(
@@ -103,19 +111,23 @@ def scaled(op: Operator) -> Operator:
     )  # fmt: skip
 
 
-def _times(scale: te.Tensor, operand: te.Tensor, product: Bilinear, read: Load) -> te.Tensor:
-    """The product with each sum times the scale of the elements that it adds up."""
-    te.require(scale.ndim == operand.ndim, f"a scale of rank {scale.ndim} for an operand of rank {operand.ndim}")
-    place: list[Scalar] = []
-    for axis, (index, mine, own) in enumerate(zip(read.indices, scale.shape, operand.shape, strict=True)):
-        summed = bool(mentioned(index) & product.over)
-        te.require_equal(mine, 1 if summed else own, f"axis {axis} of a scale and of what it scales")
-        place.append(wrap(0, "int64") if summed else index)
-    stage, whole = product.stage, Load(scale, tuple(place), scale.dtype)
-    sums = Tensor(stage, 0, stage.shape, stage.bodies[0].dtype)
+def _times(scale: te.Tensor, operand: int, product: Bilinear | None) -> te.Tensor | None:
+    """The product with each sum times the scale of the elements that it adds up; None where that is not one scale."""
+    factor = next((f for f in product.factors if f.operand == operand), None) if product is not None else None
+    if product is None or factor is None or factor.read is None:
+        return None
+    place, stage = _place(scale, factor.read.indices), product.stage
+    if any(mentioned(index) & product.over for index in place):
+        return None
+    whole, sums = Load(scale, place, scale.dtype), Tensor(stage, 0, stage.shape, stage.bodies[0].dtype)
     return te.compute(
         stage.shape, lambda *i: sums[i] * substitute(whole, dict(zip(stage.axes, i, strict=True))), "scaled"
     )
+
+
+def _place(scale: te.Tensor, indices: Sequence[Scalar]) -> tuple[Scalar, ...]:
+    """Where the scale is of an element that is read at some indices."""
+    return tuple(wrap(0, "int64") if size == 1 else i for i, size in zip(indices, scale.shape, strict=True))
 
 
 def _by_name(name: str) -> Operator | None:
